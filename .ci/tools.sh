@@ -92,6 +92,13 @@ need_mariadb() {
     PATH=$PATH:/usr/sbin "${mariadbd:-mariadbd}" --version
 }
 
+# Debian's is too old.
+need_nats() {
+    LEASEHOLD_NATS_SERVER=${LEASEHOLD_NATS_SERVER:-$(.ci/fetch-nats)}
+    export LEASEHOLD_NATS_SERVER
+    "$LEASEHOLD_NATS_SERVER" --version
+}
+
 # Debian has it in /usr/sbin, which is not on everybody's PATH.
 need_pgbouncer() {
     PATH=$PATH:/usr/sbin need pgbouncer LEASEHOLD_PGBOUNCER

@@ -13,10 +13,11 @@ use leasehold_api::{Certificates, ConnectError, InvalidInput, LockBackend, LockC
 /// | `redis`, `valkey`, and their forms with TLS, sentinels, a cluster or a Unix socket | Redis or Valkey | `redis-rs` or `fred` |
 /// | `postgres`, `postgresql` | PostgreSQL | `postgres` |
 /// | `mysql`, `mariadb` | MariaDB or MySQL | `mysql` |
+/// | `nats` | NATS JetStream | `nats` |
 /// | `sqlite:locks.db`, `sqlite:///var/lib/locks.db` | a file, for the processes of one machine | `sqlite` |
 ///
-/// The documentation of `RedisBackend::connect_with`, `PostgresBackend::connect_with` and
-/// `MysqlBackend::connect_with` lists all forms of these URLs. What follows `sqlite:` is the path as it is. For other settings, see [`ConnectOptions`]. For what it doesn't have, such as
+/// The documentation of `RedisBackend::connect_with`, `PostgresBackend::connect_with`,
+/// `MysqlBackend::connect_with` and the crate `leasehold-nats` lists all forms of these URLs. What follows `sqlite:` is the path as it is. For other settings, see [`ConnectOptions`]. For what it doesn't have, such as
 /// a client of your own, use the backend's own constructors.
 ///
 /// If both `redis-rs` and `fred` are on, say which one to use with
@@ -51,6 +52,7 @@ pub async fn connect(url: &str) -> Result<LockClient, ConnectError> {
     feature = "fred",
     feature = "postgres",
     feature = "mysql",
+    feature = "nats",
     feature = "sqlite"
 ))]
 macro_rules! with_prefix_and_limit {
@@ -302,9 +304,12 @@ impl ConnectOptions {
         if starts_with(&["mysql", "mariadb"]) {
             return self.mysql(url).await;
         }
+        if scheme == "nats" {
+            return self.nats(url).await;
+        }
         if !starts_with(&["redis", "valkey", "unix"]) {
             let reason =
-                "it begins with neither redis, valkey, postgres, mysql, mariadb nor sqlite:";
+                "it begins with neither redis, valkey, postgres, mysql, mariadb, nats nor sqlite:";
             return Err(unusable(reason));
         }
         match self.chosen_library(url)? {
@@ -379,6 +384,21 @@ impl ConnectOptions {
     #[cfg(not(feature = "mysql"))]
     async fn mysql(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
         Err(missing(url, "`mysql`"))
+    }
+
+    /// Its limits for an attempt to connect are fixed.
+    #[cfg(feature = "nats")]
+    async fn nats(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
+        self.certificates
+            .check_unused("NATS has the authorities of the machine")?;
+        let options = with_prefix_and_limit!(self, leasehold_nats::Options::new());
+        let backend = leasehold_nats::NatsBackend::connect_with(url, options);
+        Ok(Arc::new(backend.await?))
+    }
+
+    #[cfg(not(feature = "nats"))]
+    async fn nats(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
+        Err(missing(url, "`nats`"))
     }
 
     /// There is no connection whose time could be limited.

@@ -1,4 +1,4 @@
-//! Distributed locks on Redis, Valkey, Postgres, MySQL or SQLite: leased, fenced, fair, and testable without a server.
+//! Distributed locks on Redis, Valkey, Postgres, MySQL, NATS or SQLite: leased, fenced, fair, and testable without a server.
 //!
 //! A [`LockClient`] creates mutexes, reader/writer locks and semaphores for keys that several
 //! processes share. Acquiring a lock returns a [`Guard`]. The client renews it in the background
@@ -69,6 +69,7 @@
 //! | `fred` | `fred_rs::FredBackend` | Redis 6.2 or later, or Valkey, with the `fred` crate |
 //! | `postgres` | `postgres::PostgresBackend` | PostgreSQL 14 or later, with the `tokio-postgres` crate |
 //! | `mysql` | `mysql::MysqlBackend` | MariaDB 10.6 or later, or MySQL 8, with the `mysql_async` crate |
+//! | `nats` | `nats::NatsBackend` | NATS 2.10 or later, with the `async-nats` crate; needs Rust 1.89 |
 //! | `sqlite` | `sqlite::SqliteBackend` | one file, for the processes of one machine, with the `rusqlite` crate |
 //! | `quorum` | `quorum::Quorum` | several independent servers, a majority of which grants a lock |
 //! | `sim` | `sim::SimServer` | tests: a server in memory, with virtual time and faults |
@@ -132,6 +133,9 @@ pub use leasehold_fred as fred_rs;
 /// The backend on MariaDB and MySQL.
 #[cfg(feature = "mysql")]
 pub use leasehold_mysql as mysql;
+/// The backend on NATS JetStream.
+#[cfg(feature = "nats")]
+pub use leasehold_nats as nats;
 /// The PostgreSQL backend.
 #[cfg(feature = "postgres")]
 pub use leasehold_postgres as postgres;
@@ -176,6 +180,8 @@ mod pages {
     mod postgres {}
     #[doc = include_str!("../docs/mysql.md")]
     mod mysql {}
+    #[doc = include_str!("../docs/nats.md")]
+    mod nats {}
     #[doc = include_str!("../docs/sqlite.md")]
     mod sqlite {}
     #[doc = include_str!("../docs/blocking.md")]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::select;
-use leasehold_api::bounds::DELETED_AFTER;
+use leasehold_api::bounds::{DELETED_AFTER, DELIVERY_WINDOW};
 use leasehold_api::machine::{self, Command, Env, Message, Reach, Reply, Settings, State};
 use leasehold_api::{
     AcquireReply, BackendError, Key, Moment, ReleaseReply, Runtime, ServerTime, SessionId, Stamp,
@@ -193,9 +193,17 @@ impl<S: Store> Executor<S> {
             return Ok(Attempted::Finished);
         }
         let stepped = self.step(row, times, calls, pauses.asks).await?;
-        let Some(state) = &stepped.state else {
-            stepped.answer(calls);
-            return Ok(Attempted::Finished);
+        let confirmed;
+        let state = match &stepped.state {
+            Some(state) => state,
+            None if self.store.reads_may_be_old() => {
+                confirmed = state_of(row)?;
+                &confirmed
+            }
+            None => {
+                stepped.answer(calls);
+                return Ok(Attempted::Finished);
+            }
         };
         if !begin_write(calls) {
             // Without those that were given up meanwhile, the result is another one.
@@ -204,7 +212,12 @@ impl<S: Store> Executor<S> {
         // The end of the calls on the store's clock: the stamp is not older than the sending of the read.
         let deadline = times.step.at.saturating_add(limit);
         let bytes = state.to_bytes();
-        let write = self.new_write(key, row, &stepped, state, &bytes, deadline);
+        let mut write = self.new_write(key, row, &stepped, state, &bytes, deadline);
+        if stepped.state.is_none() {
+            // A row that is created must stay for a while, also if there is nothing in it.
+            let stays = times.step.at.saturating_add(2 * DELIVERY_WINDOW);
+            write.keep_until = write.keep_until.max(stays);
+        }
         let at_once = stepped.at_once();
         // If it is sent again at once when it is refused, the store may send the row along.
         let (written, found) = match pauses.retried < at_once {
@@ -345,10 +358,7 @@ impl<S: Store> Executor<S> {
         calls: &[Call],
         asks: bool,
     ) -> Result<Stepped, BackendError> {
-        let before = match row {
-            Some(row) => State::from_bytes(&row.bytes)?,
-            None => State::default(),
-        };
+        let before = state_of(row)?;
         let mut stepped = self.step_with_reach(&before, times, calls, asks).await;
         if !self.counts_as_listening()
             && let Some(after) = &stepped.state
@@ -381,6 +391,13 @@ impl<S: Store> Executor<S> {
             known.extend(unknown.into_iter().zip(reach));
         }
     }
+}
+
+fn state_of(row: Option<&Row>) -> Result<State, BackendError> {
+    Ok(match row {
+        Some(row) => State::from_bytes(&row.bytes)?,
+        None => State::default(),
+    })
 }
 
 /// Executes the commands on a state. Also returns the sessions whose reach matters and is not known. At first

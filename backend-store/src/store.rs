@@ -221,7 +221,7 @@ impl Written {
 /// - **One clock.** All stamps, and the clock that deadlines are compared with, are the same clock.
 ///   [`ClockId`](leasehold_api::ClockId) changes when it may be another one.
 /// - **A read is current.** It sees every write that was applied before the read was sent. A replica that
-///   lags is not a store.
+///   lags is not a store. The exception is a store that says that [reads may be old](Self::reads_may_be_old).
 /// - **A write lasts.** It is answered as applied only when no crash and no failover of the store can lose it.
 /// - **Tags are those of the rows.** If a row has a [tag](Row::tag), all do, and each [`Applied`] has the new one. A tag never
 ///   comes back for other contents.
@@ -273,6 +273,15 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// time, for a clock that shows the time of day.
     fn time_of_day(&self, at: ServerTime) -> ServerTime {
         at
+    }
+
+    /// Whether a [read](Self::read) may be old, because a server that is no longer in charge may answer it. The default is
+    /// `false`.
+    ///
+    /// If it is `true`, [`StoreBackend`](crate::StoreBackend) writes the row again before it answers commands that change
+    /// nothing. So the write tells whether the read was current.
+    fn reads_may_be_old(&self) -> bool {
+        false
     }
 
     /// Reads the row of a key and the store's clock.

@@ -82,6 +82,10 @@ async fn settings(report: &mut Report, connection: &Connection) -> Result<(), Fa
         let checked = "schema, rights, clock and commits";
         return Ok(report.good("settings", checked)?);
     }
+    if url.starts_with("nats:") {
+        let checked = "bucket, storage, age and limits; sync_interval can't be seen";
+        return Ok(report.good("settings", checked)?);
+    }
     if url.starts_with("postgres") {
         let mut options = postgres::Options::new();
         if let Some(limit) = connection.connect_timeout {

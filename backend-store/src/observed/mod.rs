@@ -153,6 +153,10 @@ impl<T: TagStore> Store for Observed<T> {
         at
     }
 
+    fn reads_may_be_old(&self) -> bool {
+        false
+    }
+
     async fn read(&self, key: &Key) -> Result<Read, BackendError> {
         let Some(Object { bytes, tag }) = self.store.read(&name_of(key)).await? else {
             // After the read: a row that was removed before it has raised the floor.

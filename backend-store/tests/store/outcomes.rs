@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::join;
-use leasehold_api::{BackendError, LockBackend, ReleaseReply};
+use leasehold_api::bounds::DELIVERY_WINDOW;
+use leasehold_api::machine::State;
+use leasehold_api::{AcquireReply, BackendError, LockBackend, ReleaseReply};
 
 use crate::steps::{
-    LEASE, ask, enter, key, operation, queue_without_listening, release, send, start,
+    LEASE, ask, enter, holders, key, operation, queue_without_listening, release, send, start,
 };
 use crate::support::{Fault, Faults, Server};
 
@@ -116,4 +118,26 @@ async fn listening_takes_longer_than_a_short_call() {
     let listening = client.listen(operation(1, 1).session).await;
     assert!(listening.is_ok());
     assert!(begun.elapsed() > limit);
+}
+
+/// A server that was deposed has answered the read, from before the acquire.
+#[tokio::test(start_paused = true)]
+async fn read_that_may_be_old_is_confirmed_by_a_write() {
+    let (server, client) = start(Duration::ZERO);
+    server.answer_old(None);
+    let created = holders(&server.client()).await;
+    assert_eq!(created, 0);
+    let (write, written) = server.arrived().pop().expect("a write");
+    assert!(written.is_applied() && write.row.bytes == State::default().to_bytes());
+    assert!(write.keep_until >= server.stamp().at.saturating_add(2 * DELIVERY_WINDOW));
+    let before = server.row(&key());
+    enter(&client, ask(&server, operation(1, 1), LEASE)).await;
+    server.answer_old(before.clone());
+    assert_eq!(holders(&server.client()).await, 1);
+    server.answer_old(before.clone());
+    let asked = send(&server.client(), ask(&server, operation(2, 1), LEASE)).await;
+    assert_matches!(asked, Ok(AcquireReply::Contended(_)));
+    server.answer_old(before);
+    let released = release(&server.client(), operation(1, 1)).await;
+    assert_matches!(released, ReleaseReply::Released { holds_left: 0, .. });
 }

@@ -75,6 +75,10 @@ struct Inner {
     stopped: bool,
     /// The last write that did not arrive.
     pending: Option<Sent>,
+    /// Whether reads may be old.
+    is_deposed: bool,
+    /// What the next read answers if it is old.
+    old: Option<Option<Row>>,
 }
 
 /// The data, and the sessions that listen.
@@ -173,9 +177,16 @@ impl Server {
         self.lock().polls = Some(polls);
     }
 
+    /// From now on reads may be old. The next one answers with this row.
+    pub(crate) fn answer_old(&self, row: Option<Row>) {
+        let mut inner = self.lock();
+        (inner.is_deposed, inner.old) = (true, Some(row));
+    }
+
     /// Executes a read.
     fn read(&self, key: &Key) -> Read {
-        let (row, stamp) = (self.row(key), self.stamp());
+        let old = self.lock().old.take();
+        let (row, stamp) = (old.unwrap_or_else(|| self.row(key)), self.stamp());
         self.lock().read_at.push(stamp.at);
         Read::new(stamp, row)
     }
@@ -449,6 +460,10 @@ impl Store for MemoryStore {
         let stamp = self.server.stamp();
         self.travel().await;
         Ok(stamp)
+    }
+
+    fn reads_may_be_old(&self) -> bool {
+        self.server.lock().is_deposed
     }
 
     async fn read(&self, key: &Key) -> Result<Read, BackendError> {

@@ -138,6 +138,7 @@ async fn connect_names_the_feature() {
         ("postgres", "`postgres`"),
         ("mysql", "`mysql`"),
         ("mariadb", "`mysql`"),
+        ("nats", "`nats`"),
         ("sqlite", "`sqlite`"),
         ("redis", "ConnectOptions::redis_library"),
     ] {

@@ -1,4 +1,4 @@
-//! Real Redis, Postgres and MariaDB servers for tests, and a proxy that injects network faults.
+//! Real Redis, Postgres, MariaDB and NATS servers for tests, and a proxy that injects network faults.
 //!
 //! - [`RedisServer`] starts a server in a temporary folder, and can kill, restart, pause and
 //!   resume it. The server is killed when the value is dropped, even by a panic, and when the test
@@ -7,7 +7,7 @@
 //!   fail over. Its nodes may be at a distance.
 //! - [`SentinelServers`] starts a primary, two replicas, and three sentinels that watch them.
 //! - [`PostgresServer`] starts a Postgres server in the same way, and [`PgBouncer`] a pooler in front of it.
-//! - [`MariaDb`] starts a MariaDB server.
+//! - [`MariaDb`] starts a MariaDB server, [`NatsServers`] one or three NATS servers.
 //! - [`FaultProxy`] forwards between a client and a server of either kind. It can drop requests or replies, delay
 //!   them, stop forwarding, or close connections.
 //! - [`at_a_distance`] makes the line to a server longer.
@@ -29,6 +29,7 @@ mod forks;
 mod latency;
 mod mariadb;
 mod names;
+mod nats;
 mod pgbouncer;
 mod postgres;
 mod postgres_wire;
@@ -49,6 +50,7 @@ pub use forks::Forks;
 pub use latency::at_a_distance;
 pub use mariadb::MariaDb;
 pub use names::SilentFirstAddress;
+pub use nats::NatsServers;
 pub use pgbouncer::PgBouncer;
 pub use postgres::{PostgresOptions, PostgresServer};
 pub use proxy::FaultProxy;

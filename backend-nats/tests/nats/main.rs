@@ -1,0 +1,279 @@
+//! What the suite can't see: settings, logins, restarts, and what is too large.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::time::{Duration, Instant};
+
+use leasehold_api::machine::{self, Command, Env, Reach, Reply, Settings, State};
+use leasehold_api::{
+    Acquire, AcquireReply, BackendError, Key, Label, LockBackend, LockClient, LockSpec, Mode,
+    Operation, OwnerId, ServerTime, SessionId, Wait, bounds,
+};
+use leasehold_nats::{ConnectError, NatsBackend, Options};
+use leasehold_test_servers::NatsServers;
+use serde_json::{Value, json};
+use support::ask;
+
+/// What a busy machine may add to any time.
+const SLACK: Duration = Duration::from_secs(40);
+
+async fn connect(url: &str) -> LockClient {
+    LockClient::new(NatsBackend::connect(url).await.expect("connected"))
+}
+
+async fn refusal(url: &str) -> BackendError {
+    match NatsBackend::connect(url).await {
+        Err(ConnectError::Backend(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Takes a lock and releases it.
+async fn use_once(locks: &LockClient, key: &str) {
+    let mutex = locks.mutex(key).expect("a key");
+    let acquired = mutex.try_lock_for(SLACK).await.expect("an answer");
+    let guard = acquired.into_guard().expect("free");
+    guard.release().await.expect("released");
+}
+
+/// Creates a bucket with some settings of its own.
+async fn create(server: &NatsServers, bucket: &str, settings: Value) {
+    let mut config = json!({
+        "name": format!("KV_{bucket}"),
+        "subjects": [format!("$KV.{bucket}.>")],
+        "max_msgs_per_subject": 1,
+        "discard": "new",
+        "storage": "file",
+    });
+    let all = config.as_object_mut().expect("an object");
+    all.extend(settings.as_object().cloned().expect("an object"));
+    let subject = format!("$JS.API.STREAM.CREATE.KV_{bucket}");
+    let answer = ask(server, &subject, &config).await.expect("an answer");
+    assert_eq!(answer["error"], Value::Null, "{answer}");
+}
+
+#[tokio::test]
+async fn bad_url_is_refused_without_its_password() {
+    for url in [
+        "postgres://me:s3cret@127.0.0.1/db",
+        "nats:me:s3cret@127.0.0.1",
+        "nats://me:s3cret@127.0.0.1:port",
+        "nats://me:s3cret@",
+        "nats://me:s3cret@127.0.0.1,/a",
+        "nats://me:s3cret@127.0.0.1/a.b",
+        "nats://me:s3cret@127.0.0.1/a?b=c",
+        "nats://m%FFe:s3cret@127.0.0.1",
+    ] {
+        let error = NatsBackend::connect(url).await.expect_err(url);
+        assert!(matches!(error, ConnectError::Invalid(_)), "{error:?}");
+        let text = format!("{error} {error:?}");
+        assert!(!text.contains("s3cret"), "{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn paused_clock_is_refused() {
+    let connected = NatsBackend::connect("nats://127.0.0.1:1").await;
+    assert!(
+        matches!(connected, Err(ConnectError::Invalid(_))),
+        "{connected:?}"
+    );
+}
+
+/// Each would lose locks, or is something else.
+#[tokio::test]
+async fn dangerous_bucket_is_refused() {
+    let server = NatsServers::start("");
+    for (number, (settings, named)) in [
+        (json!({ "storage": "memory" }), "storage"),
+        (json!({ "max_age": 3_600_000_000_000_u64 }), "max_age"),
+        (json!({ "discard": "old", "max_bytes": 1_000_000 }), "limit"),
+        (json!({ "discard": "old", "max_msgs": 1_000 }), "limit"),
+        (json!({ "retention": "interest" }), "vanish"),
+        (json!({ "no_ack": true }), "acknowledges"),
+        (json!({ "persist_mode": "async" }), "before they are stored"),
+        (json!({ "subjects": ["other.>"] }), "plain"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let bucket = format!("b{number}");
+        create(&server, &bucket, settings).await;
+        let error = refusal(&format!("{}/{bucket}", server.url())).await;
+        let text = error.to_string();
+        assert!(
+            matches!(error, BackendError::Rejected { .. }) && text.contains(named),
+            "{error:?}"
+        );
+    }
+}
+
+/// As the command `nats kv add` makes it, with reads from replicas, which nobody uses.
+#[tokio::test]
+async fn bucket_that_exists_is_used() {
+    let server = NatsServers::start("");
+    let settings = json!({ "allow_direct": true, "allow_rollup_hdrs": true, "deny_delete": true });
+    create(&server, "shop", settings).await;
+    let locks = connect(&format!("{}/shop", server.url())).await;
+    let guard = locks.mutex("k").expect("a key").lock().await.expect("free");
+    // Another bucket, and another prefix.
+    use_once(&connect(&server.url()).await, "k").await;
+    let options = Options::new().key_prefix("billing:");
+    let url = format!("{}/shop", server.url());
+    let others = NatsBackend::connect_with(&url, options).await;
+    use_once(&LockClient::new(others.expect("connected")), "k").await;
+    let info = json!({ "subjects_filter": "$KV.shop.>" });
+    let info = ask(&server, "$JS.API.STREAM.INFO.KV_shop", &info).await;
+    let subjects = &info.expect("an answer")["state"]["subjects"];
+    let expected = json!({ "$KV.shop.k": 1, "$KV.shop.billing=3Ak": 1 });
+    assert_eq!(subjects, &expected);
+    guard.release().await.expect("released");
+}
+
+#[tokio::test]
+async fn server_without_jetstream_or_with_a_login_refuses() {
+    let server = NatsServers::start(
+        "accounts { A { users [ { user: me, password: s3cret } ] }, B { jetstream: enabled, users [ { user: locks, password: \"s3/cret\" } ] } }",
+    );
+    let host = server.url().replace("nats://", "");
+    for login in ["", "locks:wrong@", "me:s3cret@"] {
+        let error = refusal(&format!("nats://{login}{host}")).await;
+        let text = format!("{error} {error:?}");
+        assert!(
+            matches!(error, BackendError::Rejected { .. }) && !text.contains("cret"),
+            "{text}"
+        );
+    }
+    let url = format!("nats://locks:s3%2Fcret@{host}");
+    let backend = NatsBackend::connect(&url).await.expect("connected");
+    assert!(!format!("{backend:?}").contains("cret"), "{backend:?}");
+    use_once(&LockClient::new(backend), "k").await;
+    let server = NatsServers::start("authorization { token: s3cret }");
+    let host = server.url().replace("nats://", "");
+    use_once(&connect(&format!("nats://s3cret@{host}")).await, "k").await;
+}
+
+/// The error names the subject.
+#[tokio::test]
+async fn missing_right_is_named() {
+    let server = NatsServers::start(
+        "authorization { users [ { user: locks, password: a, permissions: { publish: { deny: [\"$KV.>\"] } } } ] }",
+    );
+    let url = server.url().replace("nats://", "nats://locks:a@");
+    let locks = connect(&url).await;
+    let error = locks.mutex("Key").expect("a key").try_lock().await;
+    let error = error.expect_err("no right to write");
+    let text = format!("{error:?}");
+    assert!(
+        !error.is_transient() && text.contains("$KV.leasehold.Key"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn lock_survives_a_crash_of_the_server() {
+    let mut server = NatsServers::start("");
+    let locks = connect(&server.url()).await;
+    let mutex = locks.mutex("k").expect("a key");
+    let guard = mutex.lease(Duration::from_secs(60)).lock().await;
+    let guard = guard.expect("free");
+    server.kill(0);
+    server.restart(0);
+    let others = connect(&server.url()).await;
+    let outcome = others.mutex("k").expect("a key").try_lock().await;
+    assert!(!outcome.expect("an answer").is_acquired());
+    use_once(&locks, "free").await;
+    assert!(guard.is_valid());
+    guard.release().await.expect("still held");
+    use_once(&others, "k").await;
+}
+
+/// Each call ends, and the client goes on when the server does.
+#[tokio::test]
+async fn stopped_server_holds_up_no_call() {
+    let server = NatsServers::start("");
+    let locks = connect(&server.url()).await;
+    use_once(&locks, "k").await;
+    server.pause(0, true);
+    let began = Instant::now();
+    let error = locks.mutex("k").expect("a key").try_lock().await;
+    let error = error.expect_err("nobody answers");
+    assert!(error.is_transient() && began.elapsed() < SLACK, "{error:?}");
+    server.pause(0, false);
+    use_once(&locks, "k").await;
+}
+
+/// A client that waits, with the longest label.
+fn waiter(number: u64, soon: ServerTime) -> Acquire {
+    let mut session = [0; 16];
+    session[..8].copy_from_slice(&number.to_be_bytes());
+    let operation = Operation {
+        session: SessionId::from_bytes(session),
+        sequence: 1,
+        owner: OwnerId::from_u64(number),
+    };
+    let (key, spec) = (Key::new("k").expect("a key"), LockSpec::mutex());
+    let request = Acquire::new(key, spec, Mode::Exclusive, operation, SLACK, soon);
+    let label = Label::new("x".repeat(bounds::MAX_LABEL_BYTES)).expect("a label");
+    request
+        .expect("valid")
+        .with_label(label)
+        .with_wait(Wait::new(true))
+}
+
+/// Each takes the same room.
+#[test]
+fn longest_queue_fits_into_a_message() {
+    let now = ServerTime::from_micros(1_800_000_000_000_000);
+    let env = Env {
+        now,
+        settings: Settings::default(),
+        reachable: &|_| Reach::Listening,
+    };
+    let mut state = State::default();
+    let mut size_with = |numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            let request = waiter(number, now.saturating_add(Duration::from_secs(5)));
+            let (reply, _) = machine::step(&mut state, env, &Command::Acquire(request));
+            assert!(matches!(
+                reply,
+                Reply::Acquire(AcquireReply::Acquired(_) | AcquireReply::Queued(_))
+            ));
+        }
+        state.to_bytes().len()
+    };
+    let (few, more) = (size_with(0..100), size_with(100..200));
+    let each = (more - few).div_ceil(100);
+    let all = few + each * bounds::DEFAULT_WAITER_LIMIT as usize;
+    println!("{all} bytes, {each} for each waiter");
+    // Less than the server's own `max_payload`, with the headers.
+    assert!(
+        all < (1 << 20) - 1_024,
+        "{all} bytes, {each} for each waiter"
+    );
+}
+
+#[tokio::test]
+async fn state_that_is_too_large_is_refused() {
+    let server = NatsServers::start("max_payload: 8KB");
+    let backend = NatsBackend::connect(&server.url())
+        .await
+        .expect("connected");
+    for number in 0..300 {
+        let now = backend.hello().await.expect("a clock").at;
+        let request = waiter(number, now.saturating_add(Duration::from_secs(5)));
+        match backend.acquire(&[request]).await.remove(0) {
+            Ok(_) => {}
+            Err(error @ BackendError::Rejected { .. }) => {
+                assert!(
+                    number > 10 && error.to_string().contains("max_payload"),
+                    "{error:?}"
+                );
+                return;
+            }
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    panic!("it fits");
+}
