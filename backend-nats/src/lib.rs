@@ -33,7 +33,7 @@
 //! - Set `sync_interval: always` in the section `jetstream` of each server. By default JetStream answers a write up to two minutes
 //!   before it is on the disk, so locks are lost if the machines lose power. A client can't see the setting.
 //! - The time is that of the stream's leader. The clocks of all servers agree within 10 ms.
-//! - The state of a key is one message: `max_payload`, 1 MB by default, has room for more than 10,000 waiters.
+//! - The state of a key is one message: `max_payload`, 1 MB by default, has room for 7,000 waiters.
 //! - A client has two connections: one for commands, and one for renewals.
 
 mod backend;
