@@ -10,7 +10,8 @@ use scenarios::{ALL, operators, run_all};
 
 #[test]
 fn nats() {
-    run_all(&NatsServers::start("").url(), &ALL);
+    let server = NatsServers::start("");
+    run_all(&server.url(), ALL);
 }
 
 #[test]
