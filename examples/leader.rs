@@ -20,12 +20,12 @@ fn election(locks: &LockClient) -> Result<Election, Error> {
 
 async fn candidate(locks: LockClient, name: &'static str, leaders: Arc<AtomicU32>) -> Result<()> {
     let standing = election(&locks)?.info(format!("{name}.example:80"))?;
-    standing
+    let led = standing
         .run(async |term| lead(name, &term, &leaders).await)
-        .await?;
-    println!("{name} has resigned");
-    locks.shutdown().await?;
-    Ok(())
+        .await
+        .inspect(|()| println!("{name} has resigned"));
+    locks.shutdown().await?; // also after an error
+    Ok(led?)
 }
 
 /// Leads for a while. Receivers of orders ignore those with a lower term than they have seen.

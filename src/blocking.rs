@@ -1,14 +1,20 @@
 //! Locks for programs without an async runtime.
 //!
 //! ```no_run
-//! # fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let locks = leasehold::blocking::connect("redis://localhost")?;
-//! let guard = locks.mutex("invoice:42")?.lock()?;
-//! println!("claim with token {}", guard.fencing_token());
-//! guard.release()?;
-//! locks.shutdown()?;
-//! # Ok(())
-//! # }
+//! use leasehold::blocking::{self, LockClient};
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let locks = blocking::connect("redis://localhost")?;
+//!     let sent = send(&locks);
+//!     locks.shutdown()?; // also after an error
+//!     Ok(sent?)
+//! }
+//!
+//! fn send(locks: &LockClient) -> Result<(), leasehold::Error> {
+//!     let guard = locks.mutex("invoice:42")?.lock()?;
+//!     println!("claim with token {}", guard.fencing_token());
+//!     guard.release()
+//! }
 //! ```
 //!
 //! [`LockClient`] says more. The repository's `docs/blocking.md` says what the end of a process and a fork do to guards.

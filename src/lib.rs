@@ -9,7 +9,13 @@
 //!
 //! use leasehold::{Error, LockClient, Outcome};
 //!
-//! async fn work(locks: LockClient) -> Result<(), Error> {
+//! async fn example(locks: LockClient) -> Result<(), Error> {
+//!     let worked = work(&locks).await;
+//!     locks.shutdown().await?; // at the end of the process, also after an error
+//!     worked
+//! }
+//!
+//! async fn work(locks: &LockClient) -> Result<(), Error> {
 //!     // Wait for the lock. Claim the row with its token before you read.
 //!     let guard = locks.mutex("invoice:42")?.lock().await?;
 //!     let token = guard.fencing_token();
@@ -34,8 +40,7 @@
 //!     // At most three permits are held across all processes.
 //!     let permit = locks.semaphore("downloads", 3)?.acquire().await?;
 //!     drop(permit);
-//!
-//!     locks.shutdown().await
+//!     Ok(())
 //! }
 //! # #[cfg(feature = "sim")]
 //! # fn main() -> Result<(), Error> {
@@ -43,7 +48,7 @@
 //! #     let runtime = builder.enable_time().start_paused(true).build().expect("a runtime");
 //! #     runtime.block_on(async {
 //! #         let server = leasehold::sim::SimServer::new(1);
-//! #         work(LockClient::new(server.client("a"))).await?;
+//! #         example(LockClient::new(server.client("a"))).await?;
 //! #         server.assert_idle();
 //! #         Ok(())
 //! #     })

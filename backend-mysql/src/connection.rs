@@ -173,7 +173,8 @@ pub(crate) fn is_refusal(error: &Error) -> bool {
 pub(crate) fn not_written(error: Error) -> BackendError {
     let problem = match &error {
         Error::Server(refused) if refusal::REJECTED.contains(&refused.code) => {
-            let problem = "the server refuses this client, or lacks the schema";
+            let problem = "the server refuses this client, or lacks the schema \
+                           (`leasehold schema mysql`, or `leasehold::mysql::SCHEMA`)";
             return BackendError::rejected(problem).with_source(error);
         }
         Error::Server(_) => "the server could not execute it",

@@ -72,7 +72,8 @@ fn of_server(answer: &DbError, during: During<'_>) -> BackendError {
         Class::Setup => BackendError::rejected(reason + advice(answer.message())),
         Class::Prepared => of_pooler(None),
         Class::Schema => BackendError::rejected(format!(
-            "{reason}; run the schema of leasehold, and grant the documented rights"
+            "{reason}; run the schema (`leasehold schema postgres`, or `leasehold::postgres::SCHEMA`), and grant \
+             the documented rights"
         )),
         // The server may have ended the connection while it executed the statement.
         _ if is_fatal(answer) && during == During::Statement => {

@@ -494,7 +494,11 @@ impl SimServer {
     #[track_caller]
     pub fn assert_idle(&self) {
         let (left, at) = (self.left_behind(), words::seconds(self.elapsed()));
-        assert!(left.is_empty(), "something is left behind at {at}:\n{left}");
+        assert!(
+            left.is_empty(),
+            "something is left behind at {at}:\n{left}\
+             a dropped guard is released in the background: let time pass first, with `advance`"
+        );
     }
 }
 

@@ -34,14 +34,18 @@ use crate::sync::Arc;
 /// # Examples
 /// ```no_run
 /// # use leasehold_api::{Error, LockBackend, LockClient};
-/// # async fn example(backend: impl LockBackend) -> Result<(), Error> {
-/// let locks = LockClient::new(backend);
-/// let guard = locks.mutex("invoice:42")?.lock().await?;
-/// // … claim the resource with `guard.fencing_token()`, read, and write …
-/// guard.release().await?;
-/// locks.shutdown().await?;
-/// # Ok(())
-/// # }
+/// async fn example(backend: impl LockBackend) -> Result<(), Error> {
+///     let locks = LockClient::new(backend);
+///     let sent = send(&locks).await;
+///     locks.shutdown().await?; // also after an error
+///     sent
+/// }
+///
+/// async fn send(locks: &LockClient) -> Result<(), Error> {
+///     let guard = locks.mutex("invoice:42")?.lock().await?;
+///     // … claim the resource with `guard.fencing_token()`, read, and write …
+///     guard.release().await
+/// }
 /// ```
 #[derive(Clone, Debug)]
 pub struct LockClient {

@@ -129,7 +129,8 @@ macro_rules! option_setters {
         /// [`lock`](crate::Mutex::lock) for as long as it lasts. A request of a web service needs its answer sooner.
         ///
         /// - The time counts from the sending of the client's first call that failed since its last answer, whichever
-        ///   of its tasks made these calls. Within a known outage that is older, a call fails at once.
+        ///   of its tasks made these calls. Within a known outage that is older, a call fails at once. A wait in the
+        ///   queue makes one call a second, its poll.
         /// - [`Duration::ZERO`](std::time::Duration::ZERO) fails at once when the service is known to be away. That a
         ///   server hangs is known after one [call timeout](crate::LockClientBuilder::call_timeout) without an answer.
         /// - The error is [`Error::Unavailable`](crate::Error::Unavailable) or
