@@ -1,4 +1,11 @@
-//! Runs the service: `LOCKS=redis://… DATABASE=postgres://… LISTEN=127.0.0.1:8080 cargo run`.
+//! Runs the service, in this package's folder:
+//!
+//! ```sh
+//! export LOCKS=redis://localhost DATABASE=postgres://postgres@localhost/postgres LISTEN=127.0.0.1:8080
+//! psql $DATABASE -c "$(grep '^ *CREATE TABLE' src/accounts.rs | tr -d '"')" -c 'INSERT INTO account VALUES (7, 100)' # once
+//! cargo run
+//! curl --json '{"request": 1, "amount": 10}' $LISTEN/accounts/7/deposits
+//! ```
 
 use std::env;
 use std::error::Error;
