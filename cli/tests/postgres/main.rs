@@ -6,7 +6,7 @@ mod scenarios;
 
 use leasehold_test_servers::{PgBouncer, PostgresOptions, PostgresServer, SteppedClock};
 use scenarios::support::{Place, STUBBORN};
-use scenarios::{ALL, elections, operators, pauses, run_all};
+use scenarios::{ALL, Scenario, elections, operators, pauses, run_all};
 
 /// A server with the schema, and its URL for a user who may use it.
 fn server() -> (PostgresServer, String) {
@@ -28,6 +28,13 @@ fn postgres() {
     run_all(&url, ALL);
 }
 
+/// Nobody tells a holder behind a pooler that its lock is revoked. It learns that when it renews.
+const NEED_PUSH: [&str; 3] = [
+    "revoked",
+    "revoked_while_the_command_is_stopped",
+    "terms_that_end_at_once_are_paused",
+];
+
 /// The URL says that it leads to a pooler.
 #[test]
 fn pooled() {
@@ -35,7 +42,10 @@ fn pooled() {
     let settings = "pool_mode = transaction\nmax_client_conn = 500";
     let pooler = PgBouncer::start(&server, "owner", settings);
     let url = pooler.scheme_url("owner", "postgres");
-    run_all(&format!("{url}?pgbouncer=true"), ALL);
+    let others = ALL.iter().filter(|(name, _)| !NEED_PUSH.contains(name));
+    let others: Vec<Scenario> = others.copied().collect();
+    assert_eq!(others.len() + NEED_PUSH.len(), ALL.len());
+    run_all(&format!("{url}?pgbouncer=true"), &others);
     let refused = Place::new(&url, "refused")
         .leasehold()
         .arg("doctor")
