@@ -319,7 +319,7 @@ impl Run {
         if reserved > self.lease / 3 {
             return Err(format!(
                 "--kill-after and half a second must be at most a third of the lease: \
-                 {reserved:?} is more than {:?}",
+                 {reserved:?} is more than {:?}; set --kill-after",
                 self.lease / 3
             ));
         }
