@@ -1,7 +1,7 @@
 //! The accounts: on Postgres, and in memory for tests.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use deadpool_postgres::Pool;
 
@@ -9,22 +9,30 @@ use crate::Deposit;
 
 pub type DatabaseError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a claim has read.
+/// What a claim has found.
+#[derive(Clone, Copy, Debug)]
+pub enum Claim {
+    Claimed(Account),
+    /// A later holder has claimed the account.
+    Stale,
+    NoAccount,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct Account {
     pub balance: i64,
-    /// Whether the request was booked before.
-    pub has_request: bool,
+    /// The amount that was booked for this request before.
+    pub booked: Option<i64>,
 }
 
 pub trait Accounts: Clone + Send + Sync + 'static {
-    /// Claims the account for the holder with this token, and reads it. `None` if a later holder has claimed it.
+    /// Claims the account for the holder with this token, and reads it.
     fn claim(
         &self,
         id: i64,
         token: i64,
         request: i64,
-    ) -> impl Future<Output = Result<Option<Account>, DatabaseError>> + Send;
+    ) -> impl Future<Output = Result<Claim, DatabaseError>> + Send;
     /// Writes the new balance and the request, if the account is still claimed with this token.
     fn book(
         &self,
@@ -38,27 +46,25 @@ pub trait Accounts: Clone + Send + Sync + 'static {
 
 pub const SCHEMA: &str = "
     CREATE TABLE account (id BIGINT PRIMARY KEY, balance BIGINT NOT NULL, fence BIGINT NOT NULL DEFAULT 0);
-    CREATE TABLE deposit (request BIGINT PRIMARY KEY, account BIGINT NOT NULL, amount BIGINT NOT NULL);";
+    CREATE TABLE deposit (account BIGINT, request BIGINT, amount BIGINT NOT NULL, PRIMARY KEY (account, request));";
 
 impl Accounts for Pool {
-    async fn claim(
-        &self,
-        id: i64,
-        token: i64,
-        request: i64,
-    ) -> Result<Option<Account>, DatabaseError> {
+    async fn claim(&self, id: i64, token: i64, request: i64) -> Result<Claim, DatabaseError> {
         let database = self.get().await?;
         let claim = "UPDATE account SET fence = $2 WHERE id = $1 AND fence <= $2 RETURNING balance";
         let Some(row) = database.query_opt(claim, &[&id, &token]).await? else {
-            return Ok(None);
+            let account = "SELECT FROM account WHERE id = $1";
+            return Ok(match database.query_opt(account, &[&id]).await? {
+                Some(_) => Claim::Stale,
+                None => Claim::NoAccount,
+            });
         };
         // A statement of its own: within the claim, it would see what was there before the claim waited.
-        let seen = "SELECT EXISTS (SELECT FROM deposit WHERE request = $1)";
-        let has_request = database.query_one(seen, &[&request]).await?.get(0);
-        let balance = row.get(0);
-        Ok(Some(Account {
-            balance,
-            has_request,
+        let seen = "SELECT amount FROM deposit WHERE account = $1 AND request = $2";
+        let seen = database.query_opt(seen, &[&id, &request]).await?;
+        Ok(Claim::Claimed(Account {
+            balance: row.get(0),
+            booked: seen.map(|deposit| deposit.get(0)),
         }))
     }
 
@@ -70,7 +76,7 @@ impl Accounts for Pool {
         balance: i64,
     ) -> Result<bool, DatabaseError> {
         let write = "WITH written AS (UPDATE account SET balance = $3 WHERE id = $1 AND fence = $2 RETURNING id)
-            INSERT INTO deposit SELECT $4, id, $5 FROM written";
+            INSERT INTO deposit (account, request, amount) SELECT id, $4, $5 FROM written";
         let database = self.get().await?;
         let values: [&(dyn deadpool_postgres::tokio_postgres::types::ToSql + Sync); 5] =
             [&id, &token, &balance, &deposit.request, &deposit.amount];
@@ -83,49 +89,47 @@ impl Accounts for Pool {
     }
 }
 
-/// Accounts that come into being with their first deposit.
-#[derive(Clone, Debug, Default)]
+/// Accounts in memory.
+#[derive(Clone, Debug)]
 pub struct Memory(Arc<Mutex<BTreeMap<i64, Row>>>);
 
 #[derive(Debug, Default)]
 struct Row {
     balance: i64,
     fence: i64,
-    requests: BTreeSet<i64>,
+    /// The amount of each request.
+    deposits: BTreeMap<i64, i64>,
 }
 
 impl Memory {
-    fn with<T>(&self, id: i64, act: impl FnOnce(&mut Row) -> T) -> T {
-        act(self
-            .0
-            .lock()
-            .expect("no request panics")
-            .entry(id)
-            .or_default())
+    /// Empty accounts with these ids.
+    pub fn new(ids: impl IntoIterator<Item = i64>) -> Self {
+        let rows = ids.into_iter().map(|id| (id, Row::default()));
+        Self(Arc::new(Mutex::new(rows.collect())))
+    }
+
+    fn rows(&self) -> MutexGuard<'_, BTreeMap<i64, Row>> {
+        self.0.lock().expect("no request panics")
     }
 
     pub fn balance(&self, id: i64) -> i64 {
-        self.with(id, |row| row.balance)
+        self.rows()[&id].balance
     }
 }
 
 impl Accounts for Memory {
-    async fn claim(
-        &self,
-        id: i64,
-        token: i64,
-        request: i64,
-    ) -> Result<Option<Account>, DatabaseError> {
-        Ok(self.with(id, |row| {
-            let claimed = row.fence <= token;
-            claimed.then(|| {
-                row.fence = token;
-                let has_request = row.requests.contains(&request);
-                Account {
-                    balance: row.balance,
-                    has_request,
-                }
-            })
+    async fn claim(&self, id: i64, token: i64, request: i64) -> Result<Claim, DatabaseError> {
+        let mut rows = self.rows();
+        let Some(row) = rows.get_mut(&id) else {
+            return Ok(Claim::NoAccount);
+        };
+        if row.fence > token {
+            return Ok(Claim::Stale);
+        }
+        row.fence = token;
+        Ok(Claim::Claimed(Account {
+            balance: row.balance,
+            booked: row.deposits.get(&request).copied(),
         }))
     }
 
@@ -137,14 +141,13 @@ impl Accounts for Memory {
         balance: i64,
     ) -> Result<bool, DatabaseError> {
         tokio::task::yield_now().await; // where a request can be paused, or dropped
-        Ok(self.with(id, |row| {
-            let claimed = row.fence == token;
-            if claimed {
-                row.balance = balance;
-                row.requests.insert(deposit.request);
-            }
-            claimed
-        }))
+        let mut rows = self.rows();
+        let Some(row) = rows.get_mut(&id).filter(|row| row.fence == token) else {
+            return Ok(false);
+        };
+        row.balance = balance;
+        row.deposits.insert(deposit.request, deposit.amount);
+        Ok(true)
     }
 
     async fn ping(&self) -> Result<(), DatabaseError> {

@@ -11,10 +11,15 @@ use crate::accounts::DatabaseError;
 
 #[derive(Debug)]
 pub enum Failure {
+    /// The server of the locks hasn't answered since this instance started.
+    Starting,
     /// Another request has the account.
     Busy(Contention),
     /// A later holder has claimed the account: this request was paused for longer than its lease.
     Stale,
+    NoAccount,
+    /// The request's id came before, with another amount.
+    OtherAmount,
     Lock(Error),
     Database(DatabaseError),
 }
@@ -36,7 +41,9 @@ impl Failure {
     fn status(&self) -> StatusCode {
         match self {
             Self::Busy(_) => StatusCode::LOCKED,
-            Self::Stale | Self::Database(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Starting | Self::Stale | Self::Database(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NoAccount => StatusCode::NOT_FOUND,
+            Self::OtherAmount => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Lock(error) if error.is_transient() => StatusCode::SERVICE_UNAVAILABLE,
             Self::Lock(Error::Lost { .. } | Error::Closed) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Lock(Error::InvalidInput { .. }) => StatusCode::BAD_REQUEST,
@@ -51,7 +58,10 @@ impl IntoResponse for Failure {
         // Errors name keys and servers: for the log, not for the caller.
         match &self {
             Self::Busy(contention) => tracing::debug!(%contention, "busy"),
+            Self::Starting => tracing::debug!("not connected yet"),
             Self::Stale => tracing::warn!("paused for longer than the lease"),
+            Self::NoAccount => tracing::debug!("no such account"),
+            Self::OtherAmount => tracing::warn!("one id for two deposits"),
             Self::Lock(error) => tracing::warn!(error = error as &dyn std::error::Error, "no lock"),
             Self::Database(error) => tracing::warn!(%error, "no database"),
         }

@@ -7,6 +7,7 @@
 pub mod accounts;
 mod failure;
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::extract::{Json, Path, State};
@@ -18,10 +19,10 @@ use serde::{Deserialize, Serialize};
 use tower_http::timeout::TimeoutLayer;
 use tower_http::trace::TraceLayer;
 
-use crate::accounts::Accounts;
+use crate::accounts::{Accounts, Claim};
 use crate::failure::Failure;
 
-/// A request that takes longer is dropped, and its lock with it.
+/// A request that takes longer is dropped, and its lock with it. It leaves time for a turn and a statement that hangs.
 const REQUEST_LIMIT: Duration = Duration::from_secs(8);
 /// How long a request waits for its turn. Browsers and proxies give up later than this.
 const TURN_LIMIT: Duration = Duration::from_secs(2);
@@ -30,13 +31,20 @@ const OUTAGE_LIMIT: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub struct App<A> {
-    pub locks: LockClient,
+    /// Empty until the server of the locks has answered once.
+    pub locks: Arc<OnceLock<LockClient>>,
     pub accounts: A,
+}
+
+impl<A> App<A> {
+    fn locks(&self) -> Result<&LockClient, Failure> {
+        self.locks.get().ok_or(Failure::Starting)
+    }
 }
 
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Deposit {
-    /// Chosen by the caller, who sends it again until it has an answer.
+    /// Chosen by the caller, who sends it again until it has an answer. Unique for the account.
     pub request: i64,
     pub amount: i64,
 }
@@ -66,7 +74,10 @@ async fn deposit<A: Accounts>(
     Path(id): Path<i64>,
     Json(deposit): Json<Deposit>,
 ) -> Result<Json<Balance>, Failure> {
-    let lock = app.locks.mutex(format!("account:{id}"))?.class("account");
+    let lock = app
+        .locks()?
+        .mutex(format!("account:{id}"))?
+        .class("account");
     let lock = lock
         .lease(Duration::from_secs(10))
         .outage_limit(OUTAGE_LIMIT);
@@ -77,11 +88,15 @@ async fn deposit<A: Accounts>(
     let token = guard.fencing_token().get().cast_signed();
     let booking = async {
         // The claim comes first, so that what is read after it is the latest.
-        let Some(account) = app.accounts.claim(id, token, deposit.request).await? else {
-            return Err(Failure::Stale);
+        let account = match app.accounts.claim(id, token, deposit.request).await? {
+            Claim::Claimed(account) => account,
+            Claim::Stale => return Err(Failure::Stale),
+            Claim::NoAccount => return Err(Failure::NoAccount),
         };
-        if account.has_request {
-            return Ok(account.balance); // an earlier copy of this request was booked
+        match account.booked {
+            Some(amount) if amount != deposit.amount => return Err(Failure::OtherAmount),
+            Some(_) => return Ok(account.balance), // an earlier copy of this request was booked
+            None => {}
         }
         let balance = account.balance + deposit.amount; // your work, however long it takes
         match app.accounts.book(id, token, &deposit, balance).await? {
@@ -96,7 +111,7 @@ async fn deposit<A: Accounts>(
 
 /// Whether this instance should get requests: both servers answer.
 async fn ready<A: Accounts>(State(app): State<App<A>>) -> Result<String, Failure> {
-    let ping = app.locks.ping().await?;
+    let ping = app.locks()?.ping().await?;
     app.accounts.ping().await?;
     Ok(ping.to_string())
 }

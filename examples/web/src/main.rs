@@ -10,12 +10,14 @@
 use std::env;
 use std::error::Error;
 use std::future::pending;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::routing::get;
 use deadpool_postgres::{
     Config, ManagerConfig, PoolConfig, RecyclingMethod, Runtime, Timeouts, tokio_postgres::NoTls,
 };
+use leasehold::{ConnectError, LockClient};
 use leasehold_web_example::{App, router};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use tokio::signal::unix::{SignalKind, signal};
@@ -31,31 +33,48 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let metrics = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Prefix("leasehold_".into()), BUCKETS)?
         .install_recorder()?; // before the client is built
-    // A server that is away when the service starts doesn't keep it from starting: `/readyz` says so.
-    let locks = leasehold::ConnectOptions::new().initial_connect_timeout(Duration::from_secs(60));
-    let locks = locks.connect(&env::var("LOCKS")?).await?;
-    let accounts = pool(env::var("DATABASE")?)?;
-
+    let (url, locks) = (env::var("LOCKS")?, Arc::default());
     let app = App {
-        locks: locks.clone(),
-        accounts,
+        locks: Arc::clone(&locks),
+        accounts: pool(env::var("DATABASE")?)?,
     };
     let service = router(app).route("/metrics", get(move || async move { metrics.render() }));
     let listener = tokio::net::TcpListener::bind(env::var("LISTEN")?).await?;
     tracing::info!(address = %listener.local_addr()?, "listening");
-    // In this order: no new requests, the running ones end (each has a limit), and what they left is released.
-    axum::serve(listener, service)
-        .with_graceful_shutdown(asked_to_stop())
-        .await?;
-    if let Err(error) = locks.shutdown().await {
+    let served = axum::serve(listener, service).with_graceful_shutdown(asked_to_stop());
+    // A server that is away doesn't keep the service from starting: `/readyz` says so, and `/livez` answers.
+    tokio::select! {
+        result = served.into_future() => result?,
+        Err(mistake) = connect(&url, &locks) => return Err(mistake.into()),
+    }
+    // No new requests come, and the running ones have ended (each has a limit): what they left is released.
+    if let Some(locks) = locks.get()
+        && let Err(error) = locks.shutdown().await
+    {
         tracing::warn!(%error, "some locks stay taken until their leases end");
     }
+    Ok(())
+}
+
+/// Tries until the server of the locks answers. Fails at once for a mistake, such as a wrong password.
+async fn connect(url: &str, locks: &OnceLock<LockClient>) -> Result<(), ConnectError> {
+    let client = loop {
+        match leasehold::connect(url).await {
+            Ok(client) => break client,
+            Err(ConnectError::Backend(error)) if error.is_transient() => {
+                tracing::warn!(%error, "the server of the locks is away");
+            }
+            Err(mistake) => return Err(mistake),
+        }
+    };
+    locks.get_or_init(|| client);
     Ok(())
 }
 
 fn pool(url: String) -> Result<deadpool_postgres::Pool, Box<dyn Error>> {
     let mut config = Config::new();
     config.url = Some(url);
+    config.options = Some("-c statement_timeout=5s".into());
     // A request that was dropped may have left a statement behind: `Clean` and `Verified` wait for it, `Fast` doesn't.
     config.manager = Some(ManagerConfig {
         recycling_method: RecyclingMethod::Verified,

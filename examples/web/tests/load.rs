@@ -1,9 +1,9 @@
 //! Two instances as processes, on real servers that stop, under load: each deposit counts once. Prints the statuses.
 
+mod common;
+
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -12,58 +12,9 @@ use std::time::Duration;
 use leasehold_test_servers::{PostgresServer, RedisServer, block_until};
 use leasehold_web_example::accounts::SCHEMA;
 
+use crate::common::{Instance, deposit, free_address, get};
+
 const ACCOUNTS: i64 = 4;
-
-struct Instance {
-    process: Child,
-    address: SocketAddr,
-}
-
-impl Instance {
-    fn start(address: SocketAddr, locks: &str, database: &str) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_web"))
-            .env("LISTEN", address.to_string())
-            .env("LOCKS", locks)
-            .env("DATABASE", database)
-            .env("RUST_LOG", "info,leasehold=error")
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("started");
-        let log = BufReader::new(process.stdout.take().expect("piped"));
-        // Reads on, so that the instance never waits for us.
-        thread::spawn(move || log.lines().map_while(Result::ok).for_each(drop));
-        block_until("the instance listens", || {
-            TcpStream::connect(address).is_ok()
-        });
-        Self { process, address }
-    }
-}
-
-impl Drop for Instance {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// Sends a request, and returns the status.
-fn send(address: SocketAddr, method: &str, path: &str, body: &str) -> std::io::Result<u16> {
-    let limit = Duration::from_secs(20);
-    let mut stream = TcpStream::connect_timeout(&address, limit)?;
-    stream.set_read_timeout(Some(limit))?;
-    let length = body.len();
-    write!(
-        stream,
-        "{method} {path} HTTP/1.1\r\nHost: web\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
-    )?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let status = answer
-        .split(' ')
-        .nth(1)
-        .and_then(|status| status.parse().ok());
-    status.ok_or_else(|| std::io::Error::other("cut off"))
-}
 
 /// A caller: each deposit is sent again, to any instance, until it has an answer that says "done".
 fn deposit_until(
@@ -74,13 +25,9 @@ fn deposit_until(
 ) {
     while !stop.load(Ordering::Relaxed) {
         let request = next.fetch_add(1, Ordering::Relaxed);
-        let (path, body) = (
-            format!("/accounts/{}/deposits", request % ACCOUNTS),
-            format!(r#"{{"request": {request}, "amount": 1}}"#),
-        );
         for attempt in request.. {
             let to = addresses[attempt as usize % addresses.len()];
-            let status = send(to, "POST", &path, &body)
+            let status = deposit(to, request % ACCOUNTS, request, 1)
                 .map_or_else(|error| error.kind().to_string(), |it| it.to_string());
             let done = status == "200";
             *seen.lock().expect("no panic").entry(status).or_default() += 1;
@@ -104,10 +51,7 @@ fn no_deposit_is_lost_or_counted_twice() {
         );
     }
     let (locks, database) = (redis.url(), postgres.url("owner", "postgres"));
-    let addresses = [(); 2].map(|()| {
-        let free = TcpListener::bind("127.0.0.1:0").expect("a port");
-        free.local_addr().expect("bound")
-    });
+    let addresses = [(); 2].map(|()| free_address());
     let start = |address| Instance::start(address, &locks, &database);
     let mut instances = addresses.map(start);
     let (stop, next) = (
@@ -145,8 +89,8 @@ fn no_deposit_is_lost_or_counted_twice() {
     block_until("an outage of the locks is 503", || {
         count("503") > refused + 50
     });
-    assert_eq!(send(killed, "GET", "/readyz", "").expect("an answer"), 503);
-    assert_eq!(send(killed, "GET", "/livez", "").expect("an answer"), 200);
+    assert_eq!(get(killed, "/readyz"), 503);
+    assert_eq!(get(killed, "/livez"), 200);
     redis.start_again();
     goes_on();
 

@@ -1,5 +1,6 @@
 //! The service on the simulator, through its router and in virtual time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -7,7 +8,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode, header};
 use leasehold::LockClient;
 use leasehold::sim::{Data, SimBackend, SimServer};
-use leasehold_web_example::accounts::{Account, Accounts, DatabaseError, Memory};
+use leasehold_web_example::accounts::{Accounts, Claim, DatabaseError, Memory};
 use leasehold_web_example::{App, Balance, Deposit, router};
 use tower::ServiceExt;
 
@@ -20,7 +21,7 @@ fn instance<A: Accounts>(
     let network = server.client(name);
     let locks = LockClient::new(network.clone());
     let app = App {
-        locks: locks.clone(),
+        locks: Arc::new(locks.clone().into()),
         accounts: accounts.clone(),
     };
     (router(app), locks, network)
@@ -68,7 +69,7 @@ fn assert_refused(answer: &Answer, status: StatusCode) {
 
 #[tokio::test(start_paused = true)]
 async fn two_instances_lose_no_deposit() {
-    let (server, accounts) = (SimServer::new(1), Memory::default());
+    let (server, accounts) = (SimServer::new(1), Memory::new(7..9));
     let (a, locks_a, _) = instance(&server, "a", &accounts);
     let (b, locks_b, _) = instance(&server, "b", &accounts);
     let requests = (0..50).map(|n| {
@@ -87,7 +88,7 @@ async fn two_instances_lose_no_deposit() {
 
 #[tokio::test(start_paused = true)]
 async fn request_that_is_sent_again_counts_once() {
-    let (server, accounts) = (SimServer::new(1), Memory::default());
+    let (server, accounts) = (SimServer::new(1), Memory::new(7..9));
     let (a, ..) = instance(&server, "a", &accounts);
     for _ in 0..2 {
         let answer = deposit(&a, 7, 1, 10).await;
@@ -98,8 +99,25 @@ async fn request_that_is_sent_again_counts_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn mistakes_of_callers_are_not_to_be_sent_again() {
+    let (server, accounts) = (SimServer::new(1), Memory::new(7..9));
+    let (a, ..) = instance(&server, "a", &accounts);
+    assert_eq!(deposit(&a, 7, 1, 10).await.status, StatusCode::OK);
+    assert_eq!(deposit(&a, 8, 1, 20).await.status, StatusCode::OK); // an id is of its account
+    for (account, status) in [
+        (7, StatusCode::UNPROCESSABLE_ENTITY),
+        (9, StatusCode::NOT_FOUND),
+    ] {
+        let answer = deposit(&a, account, 1, 30).await;
+        assert_eq!(answer.status, status);
+        assert!(!answer.asks_to_retry);
+    }
+    assert_eq!((accounts.balance(7), accounts.balance(8)), (10, 20));
+}
+
+#[tokio::test(start_paused = true)]
 async fn busy_account_is_423_and_others_are_free() {
-    let (server, accounts) = (SimServer::new(1), Memory::default());
+    let (server, accounts) = (SimServer::new(1), Memory::new(7..9));
     let (a, ..) = instance(&server, "a", &accounts);
     let (_, other, _) = instance(&server, "b", &accounts);
     let _held = other
@@ -114,7 +132,7 @@ async fn busy_account_is_423_and_others_are_free() {
 
 #[tokio::test(start_paused = true)]
 async fn outage_is_503_at_once_for_all_but_the_first_requests() {
-    let (server, accounts) = (SimServer::new(1), Memory::default());
+    let (server, accounts) = (SimServer::new(1), Memory::new(7..9));
     let (a, ..) = instance(&server, "a", &accounts);
     assert_eq!(readiness(&a).await, StatusCode::OK);
     server.stop();
@@ -144,7 +162,7 @@ async fn outage_is_503_at_once_for_all_but_the_first_requests() {
 struct Hung;
 
 impl Accounts for Hung {
-    async fn claim(&self, _: i64, _: i64, _: i64) -> Result<Option<Account>, DatabaseError> {
+    async fn claim(&self, _: i64, _: i64, _: i64) -> Result<Claim, DatabaseError> {
         std::future::pending().await
     }
 
@@ -169,7 +187,7 @@ async fn request_that_takes_too_long_is_504_and_leaves_no_lock() {
 /// The first instance is paused between its claim and its write, for longer than its lease.
 #[tokio::test(start_paused = true)]
 async fn paused_instance_writes_nothing() {
-    let (server, accounts) = (SimServer::new(1), Memory::default());
+    let (server, accounts) = (SimServer::new(1), Memory::new(7..9));
     let (_, _, network) = instance(&server, "a", &accounts);
     let paused = LockClient::new(network.clone());
     let lock = paused
@@ -178,11 +196,8 @@ async fn paused_instance_writes_nothing() {
         .lease(Duration::from_secs(10));
     let guard = lock.lock().await.expect("free");
     let token = guard.fencing_token().get().cast_signed();
-    let read = accounts
-        .claim(7, token, 1)
-        .await
-        .expect("answered")
-        .expect("claimed");
+    let claim = accounts.claim(7, token, 1).await.expect("answered");
+    assert!(matches!(claim, Claim::Claimed(account) if account.balance == 0));
     network.pause();
     tokio::time::sleep(Duration::from_secs(11)).await;
     let (b, ..) = instance(&server, "b", &accounts);
@@ -191,10 +206,7 @@ async fn paused_instance_writes_nothing() {
         request: 1,
         amount: 10,
     };
-    let booked = accounts
-        .book(7, token, &late, read.balance + 10)
-        .await
-        .expect("answered");
+    let booked = accounts.book(7, token, &late, 10).await.expect("answered");
     assert!(!booked);
     assert_eq!(accounts.balance(7), 50);
 }
