@@ -431,6 +431,7 @@ on_mysql() {
 # Runs what needs a NATS server. Its package is not in the workspace.
 on_nats() {
     local manifest=backend-nats/Cargo.toml
+    export LEASEHOLD_NATS_SERVER=${LEASEHOLD_NATS_SERVER:-$(.ci/fetch-nats)}
     cargo fmt --manifest-path "$manifest" --check
     with_lints cargo test -q --locked --manifest-path "$manifest" --lib --test nats -- --test-threads 2
     with_lints cargo test -q --locked --manifest-path "$manifest" --doc
@@ -440,6 +441,7 @@ on_nats() {
 
 # Also three servers whose leader changes, and the command.
 more_on_nats() {
+    export LEASEHOLD_NATS_SERVER=${LEASEHOLD_NATS_SERVER:-$(.ci/fetch-nats)}
     LEASEHOLD_DIFFERENTIAL_COMMANDS=$1 passed 1 cargo test -q --locked --manifest-path backend-nats/Cargo.toml \
         --test nats_differential -- --nocapture
     with_lints cargo test -q --locked --manifest-path backend-nats/Cargo.toml --test nats_cluster -- --test-threads 1

@@ -94,9 +94,7 @@ need_mariadb() {
 
 # Debian's is too old.
 need_nats() {
-    LEASEHOLD_NATS_SERVER=${LEASEHOLD_NATS_SERVER:-$(.ci/fetch-nats)}
-    export LEASEHOLD_NATS_SERVER
-    "$LEASEHOLD_NATS_SERVER" --version
+    "${LEASEHOLD_NATS_SERVER:-$(.ci/fetch-nats)}" --version
 }
 
 # Debian has it in /usr/sbin, which is not on everybody's PATH.
