@@ -261,8 +261,8 @@ benches() {
 
 # Checks that the tests catch each mutant.
 mutants() {
-    passed 2 with_lints planted test -q --workspace --test mutants -- --nocapture
-    passed 1 with_lints planted test -q --workspace --test jobs -- --nocapture each_mutant_is_found
+    passed 3 with_lints planted test -q --workspace --test mutants -- --nocapture
+    passed 2 with_lints planted test -q --workspace --test jobs -- --nocapture each_mutant_is_found tasks_stop_at
     passed 1 with_lints planted test -q --workspace --test observed -- --nocapture each_mutant_is_found
     passed 1 with_lints planted test -q --workspace --test scripts -- --nocapture every_mutant_of_the_scripts
 }

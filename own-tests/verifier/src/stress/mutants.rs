@@ -94,9 +94,10 @@ const UNUSUAL: &[MutantInfo] = &[
     within("check-then-act-release", 50),
 ];
 
-/// Mutants that conformance cases find. They need several keys held together or a count of subscriptions,
-/// which stress runs don't have. Those of jobs and those that need threads are not listed here.
+/// Mutants that conformance cases or directed scenarios find. They need several keys held together, a count of subscriptions,
+/// which stress runs don't have, or a task that stops at one place. Those of jobs and those that need threads are not listed here.
 const ELSEWHERE: &[&str] = &[
+    "hold-that-is-made-meanwhile-is-not-renewed",
     "keys-as-named",
     "loss-while-gathering",
     "repeated-key-is-taken-twice",

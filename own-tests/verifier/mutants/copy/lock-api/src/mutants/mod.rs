@@ -3,7 +3,11 @@
 //! One build contains all of them, and at most one is planted in a process. The patches ask with [`planted`]; in a
 //! Lua script, `@planted("NAME")@` is `true` or `false` when the script is assembled.
 
+pub mod failpoints;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+pub(crate) use failpoints::reach;
 
 /// The name of each patch, and the rule that it breaks.
 const PATCHES: &[(&str, &str)] = &include!("patches.rs");
@@ -18,6 +22,9 @@ pub const NEED_THREADS: &[&str] = &[
     "batch-that-nobody-sends",
     "two-takers-of-one-pushed-grant",
 ];
+
+/// The mutants that only a task that stops at a failpoint shows, in runs with one thread.
+pub const NEED_FAILPOINTS: &[&str] = &["hold-that-is-made-meanwhile-is-not-renewed"];
 
 /// 0, or the index of the planted mutant plus 1.
 static PLANTED: AtomicUsize = AtomicUsize::new(0);
@@ -44,6 +51,12 @@ pub fn plant(name: &str) -> bool {
 /// Removes the planted mutant.
 pub fn clear() {
     PLANTED.store(0, Ordering::SeqCst);
+}
+
+/// Whether explorations stop tasks at failpoints. The budgets of the other mutants are those without.
+pub fn have_failpoints() -> bool {
+    let index = PLANTED.load(Ordering::Relaxed).checked_sub(1);
+    index.is_none_or(|index| NEED_FAILPOINTS.contains(&PATCHES[index].0))
 }
 
 /// Whether the patch with this name is planted.

@@ -1,7 +1,6 @@
 //! What takes a mend out of the code of this process.
 
 use leasehold_redis_common::connection::mutants;
-use leasehold_redis_common::script::mutants::MESSAGES;
 
 use crate::Failure;
 use crate::adapter::leasehold::Broken;
@@ -21,8 +20,6 @@ pub(super) fn plant(broken: Broken) -> Result<(), Failure> {
 }
 
 fn take_grants_back() -> Result<(), Failure> {
-    let name = "lua-grant-is-published-and-taken-back";
-    let mutant = MESSAGES.iter().find(|it| it.name == name);
-    mutant.ok_or("no such mutant")?.plant();
-    Ok(())
+    let planted = leasehold_api::mutants::plant("lua-grant-is-published-and-taken-back");
+    planted.then_some(()).ok_or_else(|| "no such mutant".into())
 }

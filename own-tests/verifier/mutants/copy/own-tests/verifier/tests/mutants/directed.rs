@@ -10,7 +10,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use leasehold_api::machine::Command;
-use leasehold_api::{FireTime, LockClient, Loss, Mutex, MutexGuard, Notification, Outcome};
+use leasehold_api::mutants::failpoints;
+use leasehold_api::{
+    FireTime, LockBackend as _, LockClient, Loss, Mutex, MutexGuard, Notification, Outcome,
+};
 use leasehold_sim::tools::Event;
 use leasehold_sim::{Call, Fault, Latency, Reads, SimBackend, SimServer};
 
@@ -43,6 +46,7 @@ scenarios! {
     nested_holds_are_renewed_together
     waiter_dropped_with_an_unread_grant_frees_the_next
     dropped_call_ends_no_later_hold
+    hold_that_is_made_meanwhile_is_renewed
     lost_reply_is_not_a_refusal
     lost_renewal_is_retried
     grant_that_is_relayed_is_made
@@ -153,7 +157,11 @@ async fn step_of_the_servers_clock_is_noticed(server: SimServer) {
 
 async fn nested_holds_are_renewed_together(server: SimServer) {
     let (_, locks) = client(&server, "a");
-    let mutex = locks.mutex("job").expect("a valid key").reentrant().expect("supported");
+    let mutex = locks
+        .mutex("job")
+        .expect("a valid key")
+        .reentrant()
+        .expect("supported");
     let outer = mutex.lock().await.expect("free");
     let mut inner = Vec::new();
     for _ in 0..4 {
@@ -200,6 +208,23 @@ async fn dropped_call_ends_no_later_hold(server: SimServer) {
     server.advance(secs(1)).await;
     let other = job(&b).try_lock().await.expect("answered");
     assert!(guard.is_valid() && matches!(other, Outcome::Contended(_)));
+}
+
+/// Stops the next task of a client that reaches this place, for one second.
+fn stop_at(process: &SimBackend, place: &'static str) {
+    let runtime = process.runtime();
+    failpoints::arm(runtime.process_id(), place, runtime.sleep(secs(1)));
+}
+
+async fn hold_that_is_made_meanwhile_is_renewed(server: SimServer) {
+    let (process, locks) = client(&server, "a");
+    stop_at(&process, "renewals armed");
+    let _long = hold(&locks).await;
+    let short = locks.mutex("other").expect("valid").lease(secs(3));
+    server.advance(ms(100)).await;
+    let short = short.lock().await.expect("free");
+    server.advance(secs(6)).await;
+    assert!(short.is_valid());
 }
 
 async fn lost_reply_is_not_a_refusal(server: SimServer) {

@@ -14,8 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use leasehold_api::mutants;
+use leasehold_api::mutants::failpoints::{OF_LOCKS, reached};
 use leasehold_conformance::{Harness, cases, run_case};
-use leasehold_verifier::MutantInfo;
+use leasehold_sim::SimOptions;
+use leasehold_sim::tools::Scheduling;
+use leasehold_verifier::{MutantInfo, Stress};
 
 use crate::directed::SCENARIOS;
 
@@ -128,6 +131,24 @@ fn every_mutant_fails_a_case() {
     assert!(unnoticed.is_empty(), "not found: {unnoticed:?}");
     assert!(missed.is_empty(), "no case found {missed:?}");
     assert!(inconsistent.is_empty(), "inconsistent: {inconsistent:?}");
+}
+
+/// How many seeds may need to stop a task at each failpoint of locks.
+const SEEDS: u64 = 1_500;
+
+#[test]
+fn tasks_stop_at_every_failpoint() {
+    let mut left = OF_LOCKS.to_vec();
+    for seed in 0..SEEDS {
+        let options = SimOptions::new(seed).log_limit(0).recording(false);
+        let run = Stress::new().run(options, Scheduling::Random);
+        assert!(run.violations.is_empty(), "seed {seed}: {:?}", run.violations);
+        left.retain(|place| !reached().contains(place));
+        if left.is_empty() {
+            return println!("a task has stopped at each failpoint after {} seeds", seed + 1);
+        }
+    }
+    panic!("no task has stopped at {left:?}");
 }
 
 #[test]
