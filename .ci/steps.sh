@@ -23,7 +23,7 @@ planted() {
 # Otherwise, `./test deep` would build most libraries again.
 later=(benches fred processes specimens torture verifier)
 # The test targets of both that have separate steps.
-own_step='(observed_)?conformance|differential|sentinel|cluster|postgres.*|mysql.*|nats.*|sqlite.*|quorum_.*'
+own_step='(observed_)?conformance|differential|sentinel|cluster|postgres.*|mysql.*|nats.*|sqlite.*|object_store|quorum_.*'
 # Other tests that it leaves to `deep`, as a filter of nextest: those that compute for long, and those of a program.
 longer='binary(explore_with_sim) | binary(conformance_report) | test(long_queue) | test(/dropped_futures|stepped_server_clock/) | binary(quorum) & test(/^(bursts|long_holds|one_by_one|stress)::/)'
 
@@ -35,7 +35,7 @@ select_most() {
     names=$(cargo metadata -q --no-deps --format-version 1 |
         grep -o '"kind":\["test"\],"crate_types":\["bin"\],"name":"[^"]*","src_path":"[^"]*"' |
         grep -vE "($(tr ' ' '|' <<<"${later[*]}"))/tests/" | cut -d '"' -f 12 | sort -u |
-        grep -vxE 'sentinel|cluster|postgres.*|mysql.*|nats.*|sqlite.*|quorum_.*')
+        grep -vxE 'sentinel|cluster|postgres.*|mysql.*|nats.*|sqlite.*|object_store|quorum_.*')
     for name in $names; do selected+=(--test "$name"); done
 }
 
@@ -448,6 +448,22 @@ more_on_nats() {
     passed 2 with_lints cargo test -q --workspace --features leasehold-cli/nats --test nats
 }
 
+# Runs what needs no server of the object stores. Their package is not in the workspace.
+on_objects_in_memory() {
+    local manifest=backend-object-store/Cargo.toml
+    cargo fmt --manifest-path "$manifest" --check
+    with_lints cargo test -q --locked --manifest-path "$manifest" --lib --test requests
+    with_lints cargo test -q --locked --manifest-path "$manifest" --doc
+    cargo test -q --locked --manifest-path "$manifest" --test memory_conformance 2>&1 | tee "$TMPDIR/objects.log"
+    all_passed "$TMPDIR/objects.log" object-store
+}
+
+# Runs the tests and the command on an S3 server.
+on_s3() {
+    with_lints cargo test -q --locked --manifest-path backend-object-store/Cargo.toml --test s3
+    passed 2 with_lints cargo test -q --workspace --features leasehold-cli/object-store --test object_store
+}
+
 differential_on_mysql() {
     LEASEHOLD_DIFFERENTIAL_COMMANDS=$1 passed 1 cargo test -q --locked --manifest-path backend-mysql/Cargo.toml \
         --test mysql_differential -- --nocapture
@@ -604,7 +620,7 @@ instructions() {
 # Checks the pairs of features that users combine. `features` checks each alone, and `build` all together.
 feature_pairs() {
     local set
-    for set in {redis-rs,fred,postgres},{sim,metrics,tls-rustls,quorum} redis-rs,{fred,postgres} {mysql,nats,sqlite},{sim,metrics} store,sim; do
+    for set in {redis-rs,fred,postgres},{sim,metrics,tls-rustls,quorum} redis-rs,{fred,postgres} {mysql,nats,object-store,sqlite},{sim,metrics} store,sim; do
         echo "leasehold with features [$set]"
         cargo check -q -p leasehold --no-default-features --features "$set"
     done
@@ -631,17 +647,17 @@ advisories() {
 
 # The packages that are published. Each comes after those that it depends on.
 published=(leasehold-api leasehold-redis-common leasehold-redis-rs leasehold-fred leasehold-sim
-    leasehold-store leasehold-postgres leasehold-mysql leasehold-nats leasehold-sqlite leasehold-quorum leasehold-conformance leasehold leasehold-cli)
+    leasehold-store leasehold-postgres leasehold-mysql leasehold-nats leasehold-object-store leasehold-sqlite leasehold-quorum leasehold-conformance leasehold leasehold-cli)
 
 # Builds the archives of the published packages, and builds the packages from them. Each archive has
 # a readme and both licences.
 packages() {
     local name files selection=() folder=$CARGO_TARGET_DIR/packages copy=$TMPDIR/packed
-    # The facade's package is built from all that it may depend on, so in a copy whose workspace has leasehold-mysql and leasehold-nats too.
+    # The facade's package is built from all that it may depend on, so in a copy whose workspace has the three others too.
     mkdir "$copy"
     git ls-files -z --cached --others --exclude-standard | xargs -0 tar -c | tar -x -C "$copy"
-    sed -i '/^exclude/s/"backend-mysql", "backend-nats", //; s/^    "backend-sqlite",/&\n    "backend-mysql",\n    "backend-nats",/' "$copy/Cargo.toml"
-    sed -i '/^\[profile/,/^$/d; /^\[workspace\]$/d' "$copy"/backend-{mysql,nats}/Cargo.toml
+    sed -i '/^exclude/s/"backend-mysql", "backend-nats", "backend-object-store", //; s/^    "backend-sqlite",/&\n    "backend-mysql",\n    "backend-nats",\n    "backend-object-store",/' "$copy/Cargo.toml"
+    sed -i '/^\[profile/,/^$/d; /^\[workspace\]$/d' "$copy"/backend-{mysql,nats,object-store}/Cargo.toml
     for name in "${published[@]}"; do selection+=(--package "$name"); done
     # cargo extracts these archives into its home, and builds them once. It doesn't notice when one of
     # the same version has changed.

@@ -14,10 +14,11 @@ use leasehold_api::{Certificates, ConnectError, InvalidInput, LockBackend, LockC
 /// | `postgres`, `postgresql` | PostgreSQL | `postgres` |
 /// | `mysql`, `mariadb` | MariaDB or MySQL | `mysql` |
 /// | `nats` | NATS JetStream | `nats` |
+/// | `s3://bucket/folder` | a bucket of S3, or of another service with its API | `object-store` |
 /// | `sqlite:locks.db`, `sqlite:///var/lib/locks.db` | a file, for the processes of one machine | `sqlite` |
 ///
 /// The documentation of `RedisBackend::connect_with`, `PostgresBackend::connect_with`,
-/// `MysqlBackend::connect_with` and the crate `leasehold-nats` lists all forms of these URLs. What follows `sqlite:` is the path as it is. For other settings, see [`ConnectOptions`]. For what it doesn't have, such as
+/// `MysqlBackend::connect_with`, `ObjectStoreBackend::connect_with` and the crate `leasehold-nats` lists all forms of these URLs. What follows `sqlite:` is the path as it is. For other settings, see [`ConnectOptions`]. For what it doesn't have, such as
 /// a client of your own, use the backend's own constructors.
 ///
 /// If both `redis-rs` and `fred` are on, say which one to use with
@@ -53,6 +54,7 @@ pub async fn connect(url: &str) -> Result<LockClient, ConnectError> {
     feature = "postgres",
     feature = "mysql",
     feature = "nats",
+    feature = "object-store",
     feature = "sqlite"
 ))]
 macro_rules! with_prefix_and_limit {
@@ -307,9 +309,11 @@ impl ConnectOptions {
         if scheme == "nats" {
             return self.nats(url).await;
         }
+        if scheme == "s3" {
+            return self.s3(url).await;
+        }
         if !starts_with(&["redis", "valkey", "unix"]) {
-            let reason =
-                "it begins with neither redis, valkey, postgres, mysql, mariadb, nats nor sqlite:";
+            let reason = "it begins with neither redis, valkey, postgres, mysql, mariadb, nats, s3 nor sqlite:";
             return Err(unusable(reason));
         }
         match self.chosen_library(url)? {
@@ -399,6 +403,21 @@ impl ConnectOptions {
     #[cfg(not(feature = "nats"))]
     async fn nats(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
         Err(missing(url, "`nats`"))
+    }
+
+    /// Its limits for an attempt to connect are fixed.
+    #[cfg(feature = "object-store")]
+    async fn s3(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
+        let options = leasehold_object_store::Options::new();
+        let mut options = with_prefix_and_limit!(self, options);
+        options.certificates = self.certificates;
+        let backend = leasehold_object_store::ObjectStoreBackend::connect_with(url, options);
+        Ok(Arc::new(backend.await?))
+    }
+
+    #[cfg(not(feature = "object-store"))]
+    async fn s3(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
+        Err(missing(url, "`object-store`"))
     }
 
     /// There is no connection whose time could be limited.

@@ -1,4 +1,4 @@
-//! Distributed locks on Redis, Valkey, Postgres, MySQL, NATS or SQLite: leased, fenced, fair, and testable without a server.
+//! Distributed locks on Redis, Valkey, Postgres, MySQL, NATS, SQLite or S3: leased, fenced, fair, and testable without a server.
 //!
 //! A [`LockClient`] creates mutexes, reader/writer locks and semaphores for keys that several
 //! processes share. Acquiring a lock returns a [`Guard`]. The client renews it in the background
@@ -76,6 +76,7 @@
 //! | `mysql` | `mysql::MysqlBackend` | MariaDB 10.6 or later, or MySQL 8, with the `mysql_async` crate |
 //! | `nats` | `nats::NatsBackend` | NATS 2.10 or later, with the `async-nats` crate; needs Rust 1.89 |
 //! | `sqlite` | `sqlite::SqliteBackend` | one file, for the processes of one machine, with the `rusqlite` crate |
+//! | `object-store` | `object_store::ObjectStoreBackend` | a bucket of S3 or another object store, with the `object_store` crate: mutexes and elections |
 //! | `quorum` | `quorum::Quorum` | several independent servers, a majority of which grants a lock |
 //! | `sim` | `sim::SimServer` | tests: a server in memory, with virtual time and faults |
 //! | `store` | `store::StoreBackend` | your own store, with a read and a compare-and-set of one row |
@@ -141,6 +142,9 @@ pub use leasehold_mysql as mysql;
 /// The backend on NATS JetStream.
 #[cfg(feature = "nats")]
 pub use leasehold_nats as nats;
+/// The backend on S3 and other object stores.
+#[cfg(feature = "object-store")]
+pub use leasehold_object_store as object_store;
 /// The PostgreSQL backend.
 #[cfg(feature = "postgres")]
 pub use leasehold_postgres as postgres;
@@ -189,6 +193,8 @@ mod pages {
     mod nats {}
     #[doc = include_str!("../docs/sqlite.md")]
     mod sqlite {}
+    #[doc = include_str!("../docs/object-stores.md")]
+    mod object_stores {}
     #[doc = include_str!("../docs/blocking.md")]
     mod blocking {}
     #[doc = include_str!("../docs/jobs.md")]

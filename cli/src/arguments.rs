@@ -26,7 +26,7 @@ const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// The heading of the options of an election.
 const ELECT: &str = "Elect a leader";
 
-/// Distributed locks on Redis, Valkey, Postgres, MySQL, NATS or SQLite
+/// Distributed locks on Redis, Valkey, Postgres, MySQL, NATS, SQLite or S3
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version)]
 pub(crate) enum Subcommand {
@@ -421,7 +421,11 @@ fn has_password(url: &str) -> bool {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let in_front = rest.rsplit_once('@').map_or("", |(user, _)| user);
     let query = rest.split_once('?').map_or("", |(_, query)| query);
-    in_front.contains(':') || query.to_ascii_lowercase().contains("pass")
+    let query = query.to_ascii_lowercase();
+    in_front.contains(':')
+        || ["pass", "secret", "token"]
+            .iter()
+            .any(|name| query.contains(name))
 }
 
 #[cfg(test)]
@@ -438,6 +442,8 @@ mod tests {
             "postgres://host/db?user=a&password=secret",
             "postgres://host/db?PassWord=secret",
             "redis+sentinel://host/name?sentinel_password=secret",
+            "s3://bucket/locks?access_key_id=a&SECRET_ACCESS_KEY=b",
+            "s3://bucket/locks?session_token=a",
         ] {
             assert!(has_password(url), "{url}");
         }
@@ -447,6 +453,7 @@ mod tests {
             "postgres://user@host:5432/db?sslmode=require",
             "redis+unix:///run/redis.sock",
             "sqlite:/var/lib/locks.db",
+            "s3://bucket/locks?region=eu-central-1&access_key_id=a",
         ] {
             assert!(!has_password(url), "{url}");
         }

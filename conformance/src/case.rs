@@ -34,6 +34,7 @@ pub enum Need {
     VirtualTime,
     FencingTokens,
     Clock,
+    WaiterLease,
 }
 
 impl Need {
@@ -58,6 +59,7 @@ impl Need {
             Self::VirtualTime => abilities.virtual_time,
             Self::FencingTokens => abilities.fencing_tokens,
             Self::Clock => abilities.clock,
+            Self::WaiterLease => abilities.waiter_lease,
         }
     }
 
@@ -82,6 +84,7 @@ impl Need {
             Self::VirtualTime => "virtual_time (harness)",
             Self::FencingTokens => "fencing_tokens (harness)",
             Self::Clock => "clock (harness)",
+            Self::WaiterLease => "waiter lease (harness)",
         }
     }
 }

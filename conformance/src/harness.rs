@@ -130,6 +130,9 @@ pub struct Abilities {
     /// A lease ends at a time of one clock. `true` by default. `false` for a store without a clock: a lease ends when somebody
     /// else has seen it for that long, so cases that know its end exactly are ignored.
     pub clock: bool,
+    /// A waiter has the waiter lease of its request. `true` by default. `false` for a backend that gives it a longer one, because
+    /// each write has its price.
+    pub waiter_lease: bool,
 }
 
 impl Default for Abilities {
@@ -142,6 +145,7 @@ impl Default for Abilities {
             several_servers: false,
             fencing_tokens: true,
             clock: true,
+            waiter_lease: true,
         }
     }
 }
@@ -193,6 +197,13 @@ impl Abilities {
     #[must_use]
     pub const fn clock(mut self, is: bool) -> Self {
         self.clock = is;
+        self
+    }
+
+    /// Sets whether a waiter has the waiter lease of its request.
+    #[must_use]
+    pub const fn waiter_lease(mut self, is: bool) -> Self {
+        self.waiter_lease = is;
         self
     }
 }

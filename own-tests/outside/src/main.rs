@@ -140,6 +140,7 @@ async fn connect_names_the_feature() {
         ("mariadb", "`mysql`"),
         ("nats", "`nats`"),
         ("sqlite", "`sqlite`"),
+        ("s3", "`object-store`"),
         ("redis", "ConnectOptions::redis_library"),
     ] {
         let connected = leasehold::connect(&format!("{scheme}://{LOGIN}@127.0.0.1:1")).await;

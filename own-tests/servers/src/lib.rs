@@ -1,4 +1,4 @@
-//! Real Redis, Postgres, MariaDB and NATS servers for tests, and a proxy that injects network faults.
+//! Real Redis, Postgres, MariaDB, NATS and S3 servers for tests, and a proxy that injects network faults.
 //!
 //! - [`RedisServer`] starts a server in a temporary folder, and can kill, restart, pause and
 //!   resume it. The server is killed when the value is dropped, even by a panic, and when the test
@@ -7,7 +7,7 @@
 //!   fail over. Its nodes may be at a distance.
 //! - [`SentinelServers`] starts a primary, two replicas, and three sentinels that watch them.
 //! - [`PostgresServer`] starts a Postgres server in the same way, and [`PgBouncer`] a pooler in front of it.
-//! - [`MariaDb`] starts a MariaDB server, [`NatsServers`] one or three NATS servers.
+//! - [`MariaDb`] starts a MariaDB server, [`NatsServers`] one or three NATS servers, [`SeaweedFs`] an S3 server.
 //! - [`FaultProxy`] forwards between a client and a server of either kind. It can drop requests or replies, delay
 //!   them, stop forwarding, or close connections.
 //! - [`at_a_distance`] makes the line to a server longer.
@@ -36,6 +36,7 @@ mod postgres_wire;
 mod process;
 mod proxy;
 mod resp;
+mod seaweed;
 mod sentinel;
 mod server;
 mod thread_proxy;
@@ -55,6 +56,7 @@ pub use pgbouncer::PgBouncer;
 pub use postgres::{PostgresOptions, PostgresServer};
 pub use proxy::FaultProxy;
 pub use resp::Request;
+pub use seaweed::SeaweedFs;
 pub use sentinel::SentinelServers;
 pub use server::{Data, RedisServer, ServerOptions, Version};
 pub use thread_proxy::{ThreadProxy, connect};

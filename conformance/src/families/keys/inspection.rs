@@ -8,9 +8,9 @@ use crate::world::{Attempt, Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("inspection";
     unused_key_is_empty: ["rule 4"], [Inspect];
-    holder_is_shown: ["rule 4", "rule 15"], [Inspect];
+    holder_is_shown: ["rule 4", "rule 15"], [Inspect, WaiterLease];
     released_key_keeps_only_its_token: ["rule 15", "S3"], [Inspect];
-    waiters_are_shown_in_order: ["rule 7"], [Inspect, Queue];
+    waiters_are_shown_in_order: ["rule 7"], [Inspect, Queue, WaiterLease];
     readers_are_counted: ["rule 4"], [Inspect, RwLocks];
     permits_are_shown: ["rule 4"], [Inspect, Semaphores];
     nested_holds_are_shown: ["rule 5"], [Inspect, Reentrancy];

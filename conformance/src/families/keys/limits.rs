@@ -13,7 +13,7 @@ pub(super) const CASES: &[Case] = cases!("limits";
     holders_full: ["rule 13"], [RwLocks];
     expired_holders_leave_room: ["rule 4"], [RwLocks];
     other_kind_is_told_what_lives_there: ["rule 13"], [RwLocks];
-    other_waiter_lease_is_told_what_lives_there: ["rule 13"], [Queue];
+    other_waiter_lease_is_told_what_lives_there: ["rule 13"], [Queue, WaiterLease];
     other_capacity_is_told_what_lives_there: ["rule 13"], [Semaphores];
     waiters_keep_the_key_as_it_is: ["rule 13"], [RwLocks, Queue];
     idle_key_takes_the_newcomers_terms: ["rule 13"], [RwLocks, Semaphores, FencingTokens];

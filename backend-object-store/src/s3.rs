@@ -1,0 +1,93 @@
+//! A bucket of S3: its URL, and its connections.
+
+use std::sync::Arc;
+
+use leasehold_api::{Certificates, ConnectError, InvalidInput, bounds};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::client::{HttpClient, HttpConnector};
+use object_store::path::Path;
+use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
+use reqwest::retry;
+use rustls::ClientConfig;
+use url::Url;
+
+const AGENT: &str = concat!("leasehold/", env!("CARGO_PKG_VERSION"));
+
+/// The bucket of a URL, and the folder in it.
+pub(crate) fn bucket_of(
+    url: &str,
+    certificates: &Certificates,
+) -> Result<(Arc<dyn ObjectStore>, Path), ConnectError> {
+    let url = Url::parse(url).map_err(|_| unusable("it can't be read"))?;
+    if url.scheme() != "s3" {
+        return Err(unusable("it begins with another scheme than s3:"));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        let reason = "credentials belong into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY";
+        return Err(unusable(reason));
+    }
+    let bucket = url.host_str().filter(|bucket| !bucket.is_empty());
+    let bucket = bucket.ok_or_else(|| unusable("it names no bucket"))?;
+    let folder = Path::from_url_path(url.path()).map_err(|_| unusable("no path of an object"))?;
+    let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+    for (key, value) in url.query_pairs() {
+        // Not with the library's error, which may quote a password.
+        let key: AmazonS3ConfigKey = key
+            .parse()
+            .map_err(|_| unusable("a parameter is no setting of AmazonS3ConfigKey"))?;
+        builder = builder.with_config(key, value);
+    }
+    let allows_http = AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp);
+    let requires_tls = !is_on(builder.get_config_value(&allows_http));
+    if !requires_tls {
+        certificates.check_unused("they need an endpoint with TLS")?;
+    }
+    let tls = certificates.client_config(requires_tls)?;
+    let retries = RetryConfig {
+        max_retries: 0,
+        ..RetryConfig::default()
+    };
+    let bucket = builder
+        .with_retry(retries)
+        .with_http_connector(Connector { tls })
+        .build()
+        .map_err(|_| unusable("a setting of the URL or of a variable AWS_… can't be used"))?;
+    Ok((Arc::new(bucket), folder))
+}
+
+/// The error for a URL that can't be used. It has no source, which might quote the URL and so a password.
+fn unusable(reason: &str) -> ConnectError {
+    InvalidInput::setting("URL", reason).into()
+}
+
+/// Whether the library takes a setting for `true`.
+fn is_on(setting: Option<String>) -> bool {
+    let setting = setting.unwrap_or_default().to_ascii_lowercase();
+    ["1", "true", "on", "yes", "y"].contains(&setting.as_str())
+}
+
+/// Makes connections with the certificates and the cryptography of the other backends.
+#[derive(Debug)]
+struct Connector {
+    tls: ClientConfig,
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let allows_http = is_on(options.get_config_value(&ClientConfigKey::AllowHttp));
+        let client = reqwest::Client::builder()
+            .user_agent(AGENT)
+            .tls_backend_preconfigured(self.tls.clone())
+            .https_only(!allows_http)
+            .http1_only()
+            .connect_timeout(bounds::CONNECT_TIMEOUT)
+            // A repeated write would refuse itself.
+            .retry(retry::never())
+            .build()
+            .map_err(|source| object_store::Error::Generic {
+                store: "S3",
+                source: Box::new(source),
+            })?;
+        Ok(HttpClient::new(client))
+    }
+}

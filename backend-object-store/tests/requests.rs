@@ -1,0 +1,188 @@
+//! How many requests locks take, and which stores are refused.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use leasehold_api::{BackendError, LockClient};
+use leasehold_object_store::{ConnectError, ObjectStoreBackend, Options};
+use leasehold_test_servers::eventually;
+use object_store::local::LocalFileSystem;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+
+/// A store in memory that counts requests, and may compare nothing.
+#[derive(Debug, Default)]
+struct Counted {
+    objects: InMemory,
+    reads: AtomicU64,
+    writes: AtomicU64,
+    creates_always: bool,
+    replaces_always: bool,
+}
+
+impl Counted {
+    /// The reads and writes since the last call.
+    fn take(&self) -> (u64, u64) {
+        let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
+        (take(&self.reads), take(&self.writes))
+    }
+}
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("counted")
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Counted {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        mut options: PutOptions,
+    ) -> Result<PutResult> {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        let compares = match options.mode {
+            PutMode::Create => !self.creates_always,
+            _ => !self.replaces_always,
+        };
+        if !compares {
+            options.mode = PutMode::Overwrite;
+        }
+        self.objects.put_opts(location, payload, options).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.objects.put_multipart_opts(location, options).await
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.objects.get_opts(location, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        self.objects.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.objects.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.objects.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.objects.copy_opts(from, to, options).await
+    }
+}
+
+async fn client(store: &Arc<Counted>) -> LockClient {
+    let store: Arc<dyn ObjectStore> = Arc::<Counted>::clone(store);
+    let backend = ObjectStoreBackend::from_store(store, Options::new()).await;
+    LockClient::new(backend.expect("it compares"))
+}
+
+#[tokio::test]
+async fn lock_and_its_release_are_four_requests() {
+    let store = Arc::new(Counted::default());
+    let locks = client(&store).await;
+    // The first lock of a client, and the first one of a key, read the floor of the tokens.
+    for expected in [(4, 2), (2, 2)] {
+        store.take();
+        let guard = locks.mutex("a").expect("valid").lock().await;
+        guard.expect("free").release().await.expect("held");
+        assert_eq!(store.take(), expected, "reads and writes");
+    }
+}
+
+#[tokio::test]
+async fn renewal_is_two_requests() {
+    let store = Arc::new(Counted::default());
+    let locks = client(&store).await;
+    let lease = Duration::from_secs(3);
+    let mutex = locks.mutex("a").expect("valid").lease(lease);
+    let guard = mutex.lock().await.expect("free");
+    store.take();
+    let renewed = async || store.writes.load(Ordering::Relaxed) >= 3;
+    eventually("three renewals", renewed).await;
+    let (reads, writes) = store.take();
+    println!("{reads} reads, {writes} writes");
+    assert!(reads <= writes, "{reads} reads, {writes} writes");
+    guard.release().await.expect("held");
+}
+
+/// It polls each second, and few polls are written.
+#[tokio::test]
+async fn waiter_writes_every_twenty_seconds() {
+    let store = Arc::new(Counted::default());
+    let [holder, waiter] = [client(&store).await, client(&store).await];
+    let lease = Duration::from_secs(600);
+    let mutex = holder.mutex("a").expect("valid").lease(lease);
+    let guard = mutex.lock().await.expect("free");
+    store.take();
+    let mutex = waiter.mutex("a").expect("valid");
+    let waited = mutex.try_lock_for(Duration::from_secs(30)).await;
+    assert!(waited.expect("it works").into_guard().is_none());
+    let (reads, writes) = store.take();
+    println!("{reads} reads, {writes} writes");
+    // The waiter comes, polls and leaves. A busy machine polls less often.
+    assert!(reads <= 35, "{reads} reads");
+    assert!(writes <= 4, "{writes} writes");
+    guard.release().await.expect("held");
+}
+
+async fn refusal(store: impl ObjectStore) -> String {
+    let made = ObjectStoreBackend::from_store(Arc::new(store), Options::new()).await;
+    match made {
+        Err(ConnectError::Backend(error @ BackendError::Rejected { .. })) => error.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn store_that_does_not_compare_is_refused() {
+    let text = refusal(Counted {
+        creates_always: true,
+        ..Counted::default()
+    })
+    .await;
+    assert!(text.contains("If-None-Match"), "{text}");
+    let text = refusal(Counted {
+        replaces_always: true,
+        ..Counted::default()
+    })
+    .await;
+    assert!(text.contains("If-Match"), "{text}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = refusal(LocalFileSystem::new_with_prefix(folder.path()).expect("a folder")).await;
+    assert!(text.contains("refuses"), "{text}");
+}
+
+#[tokio::test]
+async fn options_out_of_range_are_refused() {
+    for options in [
+        Options::new().key_prefix("x".repeat(101)),
+        Options::new().call_timeout(Duration::from_secs(6)),
+    ] {
+        let made = ObjectStoreBackend::from_store(Arc::new(InMemory::new()), options).await;
+        assert!(matches!(made, Err(ConnectError::Invalid(_))), "{made:?}");
+    }
+}

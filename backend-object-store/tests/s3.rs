@@ -1,0 +1,99 @@
+//! What the suite can't see: URLs, credentials, and the names of objects on a server.
+
+use std::time::Duration;
+
+use leasehold_api::{BackendError, ConnectError, Key, LockClient};
+use leasehold_object_store::{ObjectStoreBackend, Options};
+use leasehold_test_servers::SeaweedFs;
+
+/// A busy machine may need longer than the default.
+fn patient() -> Options {
+    Options::new().call_timeout(Duration::from_secs(5))
+}
+
+async fn client(url: &str, options: Options) -> LockClient {
+    let backend = ObjectStoreBackend::connect_with(url, options).await;
+    LockClient::new(backend.expect("connected"))
+}
+
+#[tokio::test]
+async fn bad_url_is_refused_without_its_password() {
+    for url in [
+        "https://bucket/s3cret",
+        "s3:///folder?secret_access_key=s3cret",
+        "s3://me:s3cret@bucket/folder",
+        "s3://bucket?s3cret=1",
+        "s3://bucket?secret_access_key=s3cret&access_key_id=me&virtual_hosted_style_request=s3cret",
+        "s3://bucket/%ff?secret_access_key=s3cret",
+        "s3cret",
+    ] {
+        let error = ObjectStoreBackend::connect(url).await.expect_err(url);
+        assert!(
+            matches!(error, ConnectError::Invalid(_)),
+            "{url}: {error:?}"
+        );
+        assert!(
+            !format!("{error} {error:?}").contains("s3cret"),
+            "{error:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn wrong_bucket_and_wrong_password_are_refused() {
+    let server = SeaweedFs::start();
+    let url = server.url("");
+    let mut others = vec![url.replacen("s3://locks", "s3://none", 1)];
+    others.push(url.replacen("=s3cret", "=other", 1));
+    for other in others {
+        assert_ne!(other, url);
+        let error = ObjectStoreBackend::connect(&other).await.expect_err(&other);
+        let is_refused = matches!(error, ConnectError::Backend(BackendError::Rejected { .. }));
+        assert!(is_refused, "{other}: {error:?}");
+    }
+    // Credentials are sent in plain text only if the URL says so.
+    let plain = url.replacen("&allow_http=true", "", 1);
+    assert_ne!(plain, url);
+    let error = ObjectStoreBackend::connect(&plain).await;
+    error.expect_err("the endpoint has no TLS");
+}
+
+#[tokio::test]
+async fn folders_and_prefixes_are_apart() {
+    let server = SeaweedFs::start();
+    let key = "é/../%2F ".repeat(20);
+    let mut guards = Vec::new();
+    for (folder, prefix) in [("", ""), ("a b/c", ""), ("", "a b/c"), ("a b/c", ":")] {
+        let locks = client(&server.url(folder), patient().key_prefix(prefix)).await;
+        let taken = locks.mutex(&key).expect("valid").try_lock().await;
+        let guard = taken.expect("it works").into_guard();
+        guards.push(guard.unwrap_or_else(|| panic!("{folder:?} {prefix:?}: not free")));
+        let page = locks.list("").expect("valid").next_page().await;
+        let keys = page.expect("it works").unwrap_or_default();
+        assert_eq!(
+            keys,
+            [Key::new(&key).expect("valid")],
+            "{folder:?} {prefix:?}"
+        );
+    }
+}
+
+/// The next leader has a higher term, and knows of the first one's end at its next poll.
+#[tokio::test]
+async fn leaders_follow_each_other() {
+    let server = SeaweedFs::start();
+    let url = server.url("jobs");
+    let [first, second] = [client(&url, patient()).await, client(&url, patient()).await];
+    let of = |locks: &LockClient| locks.election("leader").expect("valid");
+    let leads = of(&first).info("10.0.0.7:80").expect("valid");
+    let term = leads.campaign().await.expect("elected");
+    let follows = of(&second);
+    let leader = follows.leader().await.expect("it works").expect("a leader");
+    assert_eq!(&leader.info[..], b"10.0.0.7:80");
+    let next = tokio::spawn(async move { follows.campaign().await });
+    let before = term.number();
+    term.resign().await.expect("it leads");
+    let term = next.await.expect("no panic").expect("elected");
+    assert!(term.number() > before);
+    term.resign().await.expect("it leads");
+}

@@ -1,0 +1,57 @@
+//! The command `leasehold` on an S3 server.
+
+#[path = "../scenarios/mod.rs"]
+#[allow(dead_code, reason = "each test target uses a part")]
+mod scenarios;
+
+use leasehold_test_servers::SeaweedFs;
+use scenarios::support::Place;
+use scenarios::{ALL, Scenario, operators, run_all};
+
+/// Nobody tells a holder that its lock is revoked. It learns that when it renews.
+const NEED_PUSH: [&str; 3] = [
+    "revoked",
+    "revoked_while_the_command_is_stopped",
+    "terms_that_end_at_once_are_paused",
+];
+/// There are no jobs, and no locks that are shared.
+const NEED_A_CLOCK: [&str; 11] = [
+    "odd_keys",
+    "nobody_reads",
+    "kinds_of_locks",
+    "roles",
+    "shows_what_is_in_use",
+    "runs_once",
+    "many_machines_run_it_once",
+    "failures_are_counted",
+    "a_job_that_is_given_up_says_so",
+    "next_machine_tries_after_a_failure",
+    "a_job_that_is_stopped_is_not_done",
+];
+
+#[test]
+fn object_store() {
+    let server = SeaweedFs::start();
+    let cannot = |name: &str| NEED_PUSH.contains(&name) || NEED_A_CLOCK.contains(&name);
+    let others: Vec<Scenario> = ALL
+        .iter()
+        .filter(|(name, _)| !cannot(name))
+        .copied()
+        .collect();
+    assert_eq!(
+        others.len() + NEED_PUSH.len() + NEED_A_CLOCK.len(),
+        ALL.len()
+    );
+    run_all(&server.url("a folder"), &others);
+}
+
+#[test]
+fn doctor() {
+    let server = SeaweedFs::start();
+    let place = Place::new(&server.url(""), "doctor");
+    // Waiters poll, which is reported as a problem.
+    let (_, text) = operators::run(&place, &["doctor"]);
+    for good in ["settings: bucket", "clock: not used"] {
+        assert!(text.contains(&format!("ok      {good}")), "{text}");
+    }
+}
