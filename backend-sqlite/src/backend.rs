@@ -6,12 +6,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_api::{
-    ConnectError, InvalidInput, LockBackend, TokioRuntime, bounds, forward_lock_backend,
+    BackendError, ConnectError, InvalidInput, LockBackend, TokioRuntime, bounds,
+    forward_lock_backend,
 };
 use leasehold_store::StoreBackend;
 
 use crate::queue::Queue;
 use crate::store::SqliteStore;
+
+/// How long opening may take, on a disk that stands still. It waits 5 s for other programs.
+const OPEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// A [`LockBackend`] on one SQLite file. It has all capabilities but `push`, `reachability` and `batches`: waiters of the
 /// same backend are woken at once, and those of other processes poll every 50 ms.
@@ -45,7 +49,7 @@ impl SqliteBackend {
     /// Opens a file, or creates it. Waits up to 5 s for other programs that open it too.
     ///
     /// # Errors
-    /// - [`ConnectError::Invalid`] if an option is out of range, or the path is empty or `:memory:`.
+    /// - [`ConnectError::Invalid`] if an option is out of range, the path is empty or `:memory:`, or tokio's clock is paused.
     /// - [`ConnectError::Backend`] if the file can't be opened, is not a database, or is on a
     ///   [network file system](crate#the-file).
     ///
@@ -68,16 +72,25 @@ impl SqliteBackend {
     pub async fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self, ConnectError> {
         bounds::check_time_limit("call_timeout", options.call_timeout)?;
         let path = file_of(path.as_ref())?;
+        TokioRuntime::check_clock()?;
         let runtime = TokioRuntime::current();
-        let (queue, clock) = Queue::open(path, runtime.clone()).await?;
+        let opening = Queue::open(path, runtime.clone());
+        let opened = runtime.timeout(OPEN_WITHIN, opening).await;
+        let late = || BackendError::unavailable("the disk gives no answer");
+        let (queue, clock) = opened.unwrap_or_else(|| Err(late()))?;
         let store = SqliteStore {
             queue: Arc::new(queue),
             clock,
             runtime,
             prefix: options.key_prefix.into(),
+            is_renewing: false,
         };
-        let backend = StoreBackend::new(store.clone()).call_timeout(options.call_timeout)?;
-        Ok(Self(backend.renewals(store)))
+        let renewing = SqliteStore {
+            is_renewing: true,
+            ..store.clone()
+        };
+        let backend = StoreBackend::new(store).call_timeout(options.call_timeout)?;
+        Ok(Self(backend.renewals(renewing)))
     }
 }
 

@@ -23,8 +23,9 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Reads the offset. The first program after a boot stores it: then the clock shows the time of day, or goes on after
-    /// the last write if that is later.
+    /// Reads the offset. The first program after a boot stores it: the clock of a new file shows the time of day, and that of
+    /// another goes on after the last write. It doesn't jump to the time of day. If this is not a boot, but a container with
+    /// another boot id, locks would end before their holders know.
     pub(crate) fn of(
         step: &Transaction<'_>,
         boot: &str,
@@ -37,7 +38,7 @@ impl Clock {
                 |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
             )
             .optional()?;
-        let last = match found {
+        let (now, last) = match found {
             Some((of, id, offset, _)) if of == boot => {
                 return Ok(Self {
                     id,
@@ -45,10 +46,9 @@ impl Clock {
                     runtime,
                 });
             }
-            Some((.., last)) => last,
-            None => 0,
+            Some((.., last)) => (last + 1, last),
+            None => (signed(host::time_of_day()), 0),
         };
-        let now = signed(host::time_of_day()).max(last + 1);
         let offset = now - signed(host::since_boot(&runtime));
         let id = step.query_row(
             "INSERT OR REPLACE INTO leasehold_clock VALUES (1, ?1, random(), ?2, ?3) RETURNING id",

@@ -1,8 +1,9 @@
-//! The queue of a process for a file: a thread executes the commands in the order in which they came. So a process asks
-//! for SQLite's write lock once at a time, however many tasks it has.
+//! The queue of a process for a file: a thread executes the commands in the order in which they came, and renewals before
+//! all others: those of a process that waits for many locks could come too late. So a process asks for SQLite's write lock once at
+//! a time, however many tasks it has.
 
 use std::path::PathBuf;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
@@ -18,9 +19,26 @@ const LONGEST: usize = 10_000;
 type Command = Box<dyn FnOnce(&mut LockFile) + Send>;
 
 #[derive(Debug)]
+struct Senders {
+    commands: SyncSender<Command>,
+    renewals: SyncSender<Command>,
+}
+
+impl Senders {
+    fn send(&self, is_renewal: bool, command: Command) -> Result<(), TrySendError<Command>> {
+        if !is_renewal {
+            return self.commands.try_send(command);
+        }
+        self.renewals.try_send(command)?;
+        // The thread looks for renewals when it gets a command.
+        self.commands.try_send(Box::new(|_| ()))
+    }
+}
+
+#[derive(Debug)]
 pub(crate) struct Queue {
     /// `None` once the queue is closed.
-    commands: Mutex<Option<SyncSender<Command>>>,
+    senders: Mutex<Option<Senders>>,
     /// Its sender is dropped when the file is closed.
     closed: watch::Receiver<()>,
 }
@@ -32,6 +50,7 @@ impl Queue {
         runtime: TokioRuntime,
     ) -> Result<(Self, Clock), BackendError> {
         let (sender, commands) = sync_channel::<Command>(LONGEST);
+        let (renewing, renewals) = sync_channel::<Command>(LONGEST);
         let (opened, opening) = oneshot::channel();
         let (open, closed) = watch::channel(());
         let started = thread::Builder::new()
@@ -44,6 +63,7 @@ impl Queue {
                 };
                 drop(opened.send(Ok(file.clock.clone())));
                 for command in commands {
+                    renewals.try_iter().for_each(|renew| renew(&mut file));
                     command(&mut file);
                 }
             });
@@ -51,13 +71,17 @@ impl Queue {
         started.map_err(no_thread)?;
         let ended = |error| BackendError::unavailable("the thread ended").with_source(error);
         let clock = opening.await.map_err(ended)??;
-        let commands = Mutex::new(Some(sender));
-        Ok((Self { commands, closed }, clock))
+        let senders = Mutex::new(Some(Senders {
+            commands: sender,
+            renewals: renewing,
+        }));
+        Ok((Self { senders, closed }, clock))
     }
 
-    /// Executes a command after those before it, unless its caller has given up by then.
+    /// Executes a command after those before it, and a renewal before all other commands, unless its caller has given up by then.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
+        is_renewal: bool,
         work: impl FnOnce(&mut LockFile) -> Result<T, BackendError> + Send + 'static,
     ) -> Result<T, BackendError> {
         let (sender, answer) = oneshot::channel();
@@ -67,10 +91,15 @@ impl Queue {
             }
         });
         let sent = match &*self.lock() {
-            Some(commands) => commands.try_send(command),
+            Some(senders) => senders.send(is_renewal, command),
             None => return Err(BackendError::Closed),
         };
-        sent.map_err(|_| BackendError::unavailable("too many commands wait for the disk"))?;
+        sent.map_err(|error| match error {
+            TrySendError::Full(_) => {
+                BackendError::unavailable("too many commands wait for the disk")
+            }
+            TrySendError::Disconnected(_) => BackendError::Closed,
+        })?;
         let ended = |error| BackendError::outcome_unknown("the thread ended").with_source(error);
         answer.await.map_err(ended)?
     }
@@ -82,7 +111,47 @@ impl Queue {
         drop(self.closed.clone().changed().await);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<SyncSender<Command>>> {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Senders>> {
+        self.senders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn renewals_pass_other_commands() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("locks.db");
+        let opened = Queue::open(path, TokioRuntime::current()).await;
+        let (queue, _) = opened.expect("a new file");
+        let (go, wait) = std::sync::mpsc::channel();
+        let (tell, told) = std::sync::mpsc::channel();
+        let note = async |what: &'static str, is_renewal| {
+            let tell = tell.clone();
+            let ran = queue.run(is_renewal, move |_| {
+                tell.send(what).expect("the test listens");
+                Ok(())
+            });
+            ran.await.expect("executed");
+        };
+        let slow = queue.run(false, move |_| {
+            wait.recv().expect("it goes on");
+            Ok(())
+        });
+        let let_go = async { go.send(()).expect("it waits") };
+        // Polled in this order, so queued in this order.
+        let (slow, ..) = tokio::join!(
+            biased;
+            slow,
+            note("first", false),
+            note("second", false),
+            note("renewal", true),
+            let_go
+        );
+        slow.expect("executed");
+        let order: Vec<_> = told.try_iter().collect();
+        assert_eq!(order, ["renewal", "first", "second"]);
     }
 }

@@ -29,6 +29,8 @@ pub(crate) struct SqliteStore {
     pub(crate) clock: Clock,
     pub(crate) runtime: TokioRuntime,
     pub(crate) prefix: Arc<str>,
+    /// Whether it renews locks.
+    pub(crate) is_renewing: bool,
 }
 
 fn row_of(connection: &Connection, prefix: &str, key: &Key) -> rusqlite::Result<Option<Row>> {
@@ -75,7 +77,9 @@ impl Store for SqliteStore {
     }
 
     async fn time(&self) -> Result<Stamp, BackendError> {
-        self.queue.run(|file| Ok(file.clock.stamp())).await
+        self.queue
+            .run(self.is_renewing, |file| Ok(file.clock.stamp()))
+            .await
     }
 
     fn time_of_day(&self, at: ServerTime) -> ServerTime {
@@ -84,7 +88,7 @@ impl Store for SqliteStore {
 
     async fn read(&self, key: &Key) -> Result<Read, BackendError> {
         let (prefix, key) = (Arc::clone(&self.prefix), key.clone());
-        let read = self.queue.run(move |file| {
+        let read = self.queue.run(self.is_renewing, move |file| {
             let row = row_of(&file.connection, &prefix, &key).map_err(not_written)?;
             // The clock is read after the row.
             let stamp = file.clock.stamp();
@@ -106,7 +110,7 @@ impl Store for SqliteStore {
         let (version, state) = (write.version.get().cast_signed(), write.bytes.to_vec());
         let (expected, deadline, step) = (write.expected, write.deadline, write.stamp);
         let keep_until = signed(write.keep_until.as_micros());
-        let written = self.queue.run(move |file| {
+        let written = self.queue.run(self.is_renewing, move |file| {
             file.check_path()?;
             let immediate = TransactionBehavior::Immediate;
             let transaction = file.connection.transaction_with_behavior(immediate);
@@ -151,7 +155,7 @@ impl Store for SqliteStore {
             .map_or("", Cursor::as_str)
             .to_owned();
         let limit = request.limit;
-        let listing = self.queue.run(move |file| {
+        let listing = self.queue.run(self.is_renewing, move |file| {
             list(&file.connection, &prefix, &beginning, &after, limit).map_err(not_written)
         });
         listing.await
@@ -160,7 +164,9 @@ impl Store for SqliteStore {
     /// Removes some rows at a time, until none is left. The commands of this process and of others come in between.
     async fn remove_expired(&self) -> Result<(), BackendError> {
         loop {
-            let removing = self.queue.run(|file| remove(file).map_err(perhaps_written));
+            let removing = self.queue.run(self.is_renewing, |file| {
+                remove(file).map_err(perhaps_written)
+            });
             if removing.await? == 0 {
                 return Ok(());
             }

@@ -43,6 +43,33 @@ async fn clock_goes_on_after_a_boot() {
     assert!(matches!(refused, Error::Rejected { .. }), "{refused:?}");
 }
 
+/// The time of day was set forward after the file was made, and then a container opens it whose boot has another id.
+#[tokio::test]
+async fn lock_lasts_when_another_boot_opens_the_file() {
+    let folder = Folder::new();
+    drop(folder.backend().await);
+    let moved = "UPDATE leasehold_clock SET offset = offset - ?1, id = random()";
+    folder.sql().execute(moved, [HOUR]).expect("moved");
+    let before = folder.locks().await;
+    let first = before
+        .mutex("k")
+        .expect("a key")
+        .lease(Duration::from_secs(3))
+        .lock()
+        .await;
+    let first = first.expect("free");
+    let moved = "UPDATE leasehold_clock SET boot = 'before'";
+    folder.sql().execute(moved, []).expect("moved");
+
+    let next = leasehold_api::LockClient::new(folder.backend().await);
+    let next = next.mutex("k").expect("a key");
+    let at_once = next.try_lock().await.expect("an answer");
+    assert!(!at_once.is_acquired());
+    let second = next.lock().await.expect("its lease ends");
+    assert!(!first.is_valid());
+    assert!(second.fencing_token() > first.fencing_token());
+}
+
 /// The time of day was wrong by a day when the machine booted.
 #[tokio::test]
 async fn jobs_are_due_by_the_time_of_day() {
