@@ -36,8 +36,10 @@ mod refusal {
     pub(crate) const DEADLOCK: u16 = 1213;
     /// Access denied, to the server, the database, a table or a column; no such database, column or table.
     pub(super) const REJECTED: [u16; 9] = [1044, 1045, 1049, 1054, 1142, 1143, 1146, 1227, 1698];
-    /// The disk or the table is full, waits for locks, interrupted, read-only, no quorum of Galera, out of time.
-    pub(super) const TRANSIENT: [u16; 8] = [1021, 1114, 1205, 1290, 1317, 1047, 1836, 1969];
+    /// The disk or the table is full, waits for locks, interrupted, out of time.
+    pub(super) const TRANSIENT: [u16; 5] = [1021, 1114, 1205, 1317, 1969];
+    /// Read-only, or a node of Galera without a quorum. Another server may have taken over.
+    pub(super) const ELSEWHERE: [u16; 3] = [1290, 1047, 1836];
 }
 pub(crate) use refusal::{DEADLOCK, DUPLICATE};
 
@@ -95,28 +97,30 @@ impl Connections {
         })
     }
 
+    /// Opens a connection to a server that keeps what it acknowledges: after a failover, it is another one.
     async fn open(&self) -> Result<Conn, BackendError> {
         let (opening, runtime) = (
-            Conn::new(self.opts.clone()),
+            checked(self.opts.clone()),
             TokioRuntime::new(self.home.clone()),
         );
         let opening = async move { runtime.timeout(bounds::CONNECT_TIMEOUT, opening).await };
         let opened = self.home.spawn(opening).await;
         let opened = opened.map_err(|_| BackendError::Closed)?;
         let late = || BackendError::unavailable("no connection in time");
-        opened.ok_or_else(late)?.map_err(not_written)
+        opened.ok_or_else(late)?
     }
 
     /// Checks the server and the table.
     pub(crate) async fn check(&self) -> Result<(), BackendError> {
         let mut lent = self.lend().await?;
-        let problem = lent.conn.query_first(PROBLEM).await.map_err(not_written)?;
-        if let Some(problem) = problem.unwrap_or_else(|| Some("it is silent".to_owned())) {
-            return Err(BackendError::rejected(problem));
-        }
         let table = "SELECT prefix, name, version, state, keep_until FROM leasehold_locks LIMIT 0";
         let checked = lent.conn.query_drop(table).await;
         lent.answered(checked).map_err(not_written)
+    }
+
+    /// Drops the idle connections. The server is read-only, and the next connection may lead to the one that took over.
+    pub(crate) fn leave(&self) {
+        self.idle().clear();
     }
 
     pub(crate) fn close(&self) {
@@ -129,10 +133,22 @@ impl Connections {
     }
 }
 
+/// Opens a connection, and checks the settings of its server.
+async fn checked(opts: Opts) -> Result<Conn, BackendError> {
+    let mut conn = Conn::new(opts).await.map_err(not_written)?;
+    let problem = conn.query_first(PROBLEM).await.map_err(not_written)?;
+    match problem.unwrap_or_else(|| Some("it is silent".to_owned())) {
+        Some(problem) => Err(BackendError::rejected(problem)),
+        None => Ok(conn),
+    }
+}
+
 impl Lent<'_> {
-    /// Keeps the connection after a complete answer. If it was lost, drops the idle ones: they are probably lost too.
+    /// Keeps the connection after a complete answer. If it was lost, or leads to the wrong server, drops the idle ones: they
+    /// probably do too.
     pub(crate) fn answered<T>(self, answer: Result<T, Error>) -> Result<T, Error> {
-        let goes_on = answer.as_ref().map_or_else(is_refusal, |_| true);
+        let stays = |error: &Error| is_refusal(error) && !has_code(error, &refusal::ELSEWHERE);
+        let goes_on = answer.as_ref().map_or_else(stays, |_| true);
         let mut idle = self.of.idle();
         if !goes_on {
             idle.clear();
@@ -164,15 +180,23 @@ pub(crate) fn opts_of(url: &str) -> Result<Opts, InvalidInput> {
 
 /// Whether the server has refused a statement, and the connection goes on.
 pub(crate) fn is_refusal(error: &Error) -> bool {
-    matches!(error, Error::Server(refused) if [DUPLICATE, DEADLOCK].contains(&refused.code)
-        || refusal::REJECTED.contains(&refused.code)
-        || refusal::TRANSIENT.contains(&refused.code))
+    let codes = [
+        &[DUPLICATE, DEADLOCK][..],
+        &refusal::REJECTED,
+        &refusal::TRANSIENT,
+        &refusal::ELSEWHERE,
+    ];
+    has_code(error, &codes.concat())
+}
+
+fn has_code(error: &Error, codes: &[u16]) -> bool {
+    matches!(error, Error::Server(refused) if codes.contains(&refused.code))
 }
 
 /// An error of a call that wrote nothing.
 pub(crate) fn not_written(error: Error) -> BackendError {
     let problem = match &error {
-        Error::Server(refused) if refusal::REJECTED.contains(&refused.code) => {
+        Error::Server(_) if has_code(&error, &refusal::REJECTED) => {
             let problem = "the server refuses this client, or lacks the schema \
                            (`leasehold schema mysql`, or `leasehold::mysql::SCHEMA`)";
             return BackendError::rejected(problem).with_source(error);

@@ -116,6 +116,7 @@ impl MysqlStore {
         let (at, server, is_replica, version, bytes) =
             found.ok_or_else(|| unavailable("no answer"))?;
         if is_replica {
+            self.connections.leave();
             return Err(unavailable("the server is read-only, as a replica is"));
         }
         let row_of =

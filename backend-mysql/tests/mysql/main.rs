@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leasehold_api::{
-    Acquire, BackendError, ForceMode, ForceReply, Key, LockBackend, LockClient, LockSpec, Mode,
-    Operation, OwnerId, SessionId,
+    Acquire, BackendError, Error, ForceMode, ForceReply, Key, LockBackend, LockClient, LockSpec,
+    Mode, Operation, OwnerId, SessionId,
 };
 use leasehold_mysql::{ConnectError, MysqlBackend, Options};
 use leasehold_test_servers::{MariaDb, eventually};
@@ -140,6 +140,59 @@ async fn read_only_server_is_not_used() {
     assert!(error.is_transient(), "{error:?}");
     server.execute("mysql", "SET GLOBAL read_only = 0");
     use_once(&locks, "k").await;
+}
+
+/// A name that leads to one server after the other.
+struct Name(tempfile::TempDir);
+
+impl Name {
+    fn of(server: &MariaDb) -> Self {
+        let name = Self(tempfile::tempdir().expect("a folder"));
+        name.lead_to(server);
+        name
+    }
+
+    fn socket(&self) -> String {
+        self.0.path().join("socket").display().to_string()
+    }
+
+    fn lead_to(&self, server: &MariaDb) {
+        let url = server.socket_url(USER);
+        let (_, socket) = url.split_once("socket=").expect("a socket");
+        drop(std::fs::remove_file(self.socket()));
+        std::os::unix::fs::symlink(socket, self.socket()).expect("a link");
+    }
+
+    fn url(&self) -> String {
+        format!("mysql://{USER}@localhost/shop?socket={}", self.socket())
+    }
+}
+
+/// After a switchover, the former primary lives on as a replica, and keeps its connections.
+#[tokio::test]
+async fn read_only_server_is_left() {
+    let (first, second) = (server(&[]), server(&[]));
+    let name = Name::of(&first);
+    let backend = MysqlBackend::connect(&name.url()).await;
+    let locks = LockClient::new(backend.expect("connected"));
+    use_once(&locks, "k").await;
+    first.execute("mysql", "SET GLOBAL read_only = 1");
+    name.lead_to(&second);
+    use_once(&locks, "k").await;
+}
+
+#[tokio::test]
+async fn dangerous_server_is_refused_after_a_failover() {
+    let (mut first, second) = (server(&[]), server(&["--sysdate-is-now"]));
+    let name = Name::of(&first);
+    let backend = MysqlBackend::connect(&name.url()).await;
+    let locks = LockClient::new(backend.expect("connected"));
+    use_once(&locks, "k").await;
+    first.stop();
+    name.lead_to(&second);
+    let refused = locks.mutex("k").expect("a key").lock().await;
+    let refused = refused.expect_err("its clock stands still");
+    assert!(matches!(refused, Error::Rejected { .. }), "{refused:?}");
 }
 
 /// The first call after it succeeds: a read is repeated on a new connection.
