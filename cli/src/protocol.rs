@@ -40,6 +40,8 @@ pub(crate) enum FromKeeper {
     Guards,
     /// The lock should have been renewed by now. The text says what went wrong.
     Overdue(String),
+    /// The keeper has killed CMD, because the lock was not renewed in time. Perhaps it is renewed later.
+    Killed,
     /// The lock is lost for certain.
     Lost(String),
     /// The command has not ended CMD when `--max-hold` was over.

@@ -352,6 +352,7 @@ async fn watch(
     let mut answered = true;
     let look_again = (request.lease / 20).min(Duration::from_millis(100));
     let mut lost = lock.lost();
+    let (mut has_killed, mut killed_told) = (false, false);
     let mut renewal = None;
     let mut renew_at = Duration::ZERO;
     loop {
@@ -388,7 +389,9 @@ async fn watch(
                 }
                 if let Some(group) = group && lock.valid_for() < MARGIN {
                     group.signal(Signal::KILL);
+                    has_killed = true;
                 }
+                killed_told = killed_told || has_killed && say(&FromKeeper::Killed);
                 if max_hold.is_some_and(|limit| now() > limit) {
                     return End::MaxHold;
                 }

@@ -186,6 +186,7 @@ fn not_acquired(options: &Run, message: FromKeeper) -> Option<u8> {
         | FromKeeper::Unreachable(_)
         | FromKeeper::Guards
         | FromKeeper::Overdue(_)
+        | FromKeeper::Killed
         | FromKeeper::Released(_) => return None,
     };
     say(&text);

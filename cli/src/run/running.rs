@@ -24,6 +24,10 @@ use crate::starter;
 
 /// How long a killed group may take to disappear.
 const AFTER_KILL: Duration = Duration::from_secs(10);
+/// Who looks at the clock this much too late was stopped.
+const STOPPED: Duration = Duration::from_secs(1);
+/// The keeper looks every 0.1 s for a deadline that it has not told.
+const KEEPER_SPEAKS: Duration = Duration::from_millis(200);
 
 /// CMD, its process group, and what the keeper says about the lock.
 pub(super) struct Running<'a> {
@@ -125,7 +129,9 @@ impl<'a> Running<'a> {
                 }
             }
             self.reap();
-            self.enforce();
+            // `reap` returns only after `fg` if the user has stopped CMD. The keeper has renewed the lock meanwhile.
+            self.hear_keeper();
+            self.look_at_the_clock();
             self.permit();
             let given_up = |stop: &Stop| now() > stop.kill_at + AFTER_KILL;
             let ended = self.status.is_some() && self.group.is_empty();
@@ -178,6 +184,7 @@ impl<'a> Running<'a> {
                     self.overdue = None;
                 }
                 FromKeeper::Overdue(why) => self.overdue = Some(why),
+                FromKeeper::Killed => self.stop(Why::Overdue),
                 FromKeeper::Lost(reason) => {
                     self.stop(Why::Lost(reason));
                     // Somebody else may have it already.
@@ -203,6 +210,16 @@ impl<'a> Running<'a> {
                 started: self.starter.take().is_none(),
             });
         }
+    }
+
+    /// Does what is due, unless the command was stopped for so long that the pipe had no room for the newest deadline. The
+    /// keeper, which guards CMD, says it again within 0.1 s.
+    fn look_at_the_clock(&mut self) {
+        if self.stop.is_none() && now() > self.term_at() + STOPPED {
+            std::thread::sleep(KEEPER_SPEAKS);
+            self.hear_keeper();
+        }
+        self.enforce();
     }
 
     /// Does what is due.

@@ -80,6 +80,7 @@ pub(crate) const ALL: &[Scenario] = &scenarios![
     terminal::reads_from_the_terminal,
     terminal::interrupted_from_the_terminal,
     terminal::stopped_from_the_terminal,
+    terminal::stopped_for_longer_than_a_lease,
     terminal::neighbour_reads_from_the_terminal,
 ];
 

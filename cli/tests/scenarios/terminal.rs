@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_test_servers::{block_until, within};
+use leasehold_test_servers::{Stopwatch, block_until, within};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
@@ -146,6 +146,34 @@ pub(crate) fn stopped_from_the_terminal(place: &Place) {
     screen.type_in("line\n");
     screen.expect("cmd:line");
     screen.type_in("echo status:$?\n");
+    screen.expect("status:9");
+}
+
+/// The keeper renews the lock while the command is stopped for longer than a lease.
+pub(crate) fn stopped_for_longer_than_a_lease(place: &Place) {
+    let mut screen = Screen::open(place);
+    let run = "$L run --lease 6s --kill-after 1s $K";
+    screen.type_in(&format!(
+        "{run} -- sh -c 'echo ru\"\"ns; until [ -e go ]; do sleep 0.1; done; exit 9'\n"
+    ));
+    screen.expect("runs");
+    screen.type_in("\u{1a}");
+    screen.expect("Stopped");
+    screen.expect_prompt();
+    let stopped = Stopwatch::start();
+    block_until("a lease passes", || {
+        stopped.elapsed() > Duration::from_secs(7)
+    });
+    assert!(place.client().is_held(), "the keeper renews it");
+    screen.type_in("fg\n");
+    std::fs::write(place.file("go"), "").expect("written");
+    // The shell may lose what is typed before it has the terminal.
+    block_until("a prompt", || {
+        screen.type_in("echo status:$?\n");
+        within(Duration::from_secs(1), || {
+            screen.text().contains("\nstatus:")
+        })
+    });
     screen.expect("status:9");
 }
 
