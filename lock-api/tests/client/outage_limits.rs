@@ -1,6 +1,6 @@
 //! The limit for outages: an error soon, whoever of the client noticed the outage, and none without one.
 
-use leasehold_api::{Error, JobOutcome, MutexGuard, Outcome};
+use leasehold_api::{Error, JobOutcome, LockClient, MutexGuard, Outcome};
 use leasehold_sim::{Call, Data, Fault, SimServer};
 
 use crate::support::{
@@ -117,6 +117,25 @@ async fn deadline_within_an_outage_is_no_contention() {
     }
 }
 
+/// The server falls silent while the call waits in the queue, and nobody else notices.
+#[tokio::test(start_paused = true)]
+async fn turn_that_ends_in_silence_is_no_contention() {
+    for (silent_after, is_noticed) in [(50, true), (400, true), (1_900, false)] {
+        let (server, [(a, _), (b, network)]) = connected();
+        let _held = lock(&a).await;
+        let limited = mutex_of(&b).outage_limit(secs(1));
+        let queued = tokio::spawn(async move { limited.try_lock_for(secs(2)).await });
+        server.advance(ms(silent_after)).await;
+        network.isolate();
+        let result = queued.await.expect("no panic");
+        if is_noticed {
+            outage(result);
+        } else {
+            timed_out(&result, secs(2));
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn contention_and_short_waits_are_no_outage() {
     let (server, [(a, network), (b, _)]) = connected();
@@ -139,8 +158,67 @@ async fn failure_of_long_ago_is_no_outage() {
     // Without a limit, nothing looks for the end of the outage.
     assert_error!(mutex_of(&a).try_lock().await, Unavailable);
     server.start(Data::Kept);
-    server.advance(secs(3)).await;
+    server.advance(secs(4)).await;
     drop(held(mutex_of(&a).outage_limit(ms(0)).try_lock().await));
+}
+
+/// A reply was lost, and the service answers others meanwhile.
+#[tokio::test(start_paused = true)]
+async fn call_that_fails_while_others_are_answered_ends_no_other_wait() {
+    let (server, [(a, _), (b, network)]) = connected();
+    let held_by_a = lock(&a).await;
+    let limited = mutex_of(&b).outage_limit(secs(1));
+    let queued = tokio::spawn(async move { limited.lock().await });
+    server.advance(ms(100)).await;
+    network.inject_into(Call::Inspect, Fault::LoseReply);
+    let unanswered = b.inspect("other");
+    let answered = async {
+        server.advance(ms(500)).await;
+        b.ping().await
+    };
+    let (unanswered, answered) = tokio::join!(unanswered, answered);
+    assert_error!(unanswered, Unavailable);
+    answered.expect("an answer");
+    server.advance(ms(10)).await;
+    assert!(!queued.is_finished());
+    held_by_a.release().await.expect("released");
+    drop(queued.await.expect("no panic").expect("granted"));
+}
+
+/// As with one server of several that is away.
+#[tokio::test(start_paused = true)]
+async fn limit_ends_a_wait_whose_calls_fail_while_others_are_answered() {
+    let (server, [(a, network)]) = connected();
+    for _ in 0..100 {
+        network.inject_into(Call::Acquire, Fault::LoseRequest);
+    }
+    let limited = mutex_of(&a).outage_limit(secs(5));
+    let waiter = tokio::spawn(async move { limited.lock().await.map(Outcome::Acquired) });
+    for _ in 0..80 {
+        server.advance(ms(100)).await;
+        a.ping().await.expect("an answer");
+    }
+    assert!(waiter.is_finished());
+    outage(waiter.await.expect("no panic"));
+}
+
+/// The pauses between attempts are longer than the call timeout.
+#[tokio::test(start_paused = true)]
+async fn limit_ends_a_wait_with_a_short_call_timeout() {
+    let (server, [(_, network)]) = connected();
+    let a = LockClient::builder(network.clone()).call_timeout(ms(10));
+    let a = a.build().expect("valid");
+    network.isolate();
+    let limited = mutex_of(&a).outage_limit(secs(2));
+    let wait = limited.try_lock_for(secs(60));
+    let (result, took) = timed(&server, wait).await;
+    outage(result);
+    assert!((secs(2)..ms(2_250)).contains(&took), "{took:?}");
+    let limited = mutex_of(&a).outage_limit(ms(0));
+    server.advance(secs(60)).await;
+    let (result, took) = timed(&server, limited.try_lock_for(secs(60))).await;
+    outage(result);
+    assert_eq!(took, ms(0), "still known");
 }
 
 #[tokio::test(start_paused = true)]

@@ -171,9 +171,13 @@ impl<'a> WaitLoop<'a> {
     }
 
     /// The end of the caller's patience with an outage, while there is one.
+    ///
+    /// The client sees none if only the server of this key is away and others answer, so the own failures count too.
     fn outage_ends(&self) -> Option<Moment> {
         let limit = self.ask.options.outage_limit?;
-        let since = self.ask.client.outage.since(self.ask.client.now())?;
+        let of_client = self.ask.client.outage.since(self.ask.client.now());
+        let of_this_wait = (self.failures > 0).then_some(self.failing_since);
+        let since = of_client.into_iter().chain(of_this_wait).min()?;
         Some(since.saturating_add(limit))
     }
 
@@ -217,6 +221,19 @@ impl<'a> WaitLoop<'a> {
         Ok(self.contention())
     }
 
+    /// The result at the deadline of a wait in the queue. A poll that is unanswered for half of its time shows an outage, unless
+    /// another call of the client was answered: its own error would come too late.
+    fn out_of_time_in_queue(&mut self, poll_due: Moment) -> Result<Step, Error> {
+        let core = self.ask.client;
+        let silent_since = poll_due.max(core.outage.last_answered());
+        let silent_for = core.now().saturating_since(silent_since);
+        if self.ask.options.outage_limit.is_some() && silent_for >= core.settings.call_timeout / 2 {
+            let error = BackendError::unavailable("the lock service does not answer a poll");
+            return Err(error.on(self.ask.key));
+        }
+        self.out_of_time().map(Step::Done)
+    }
+
     /// Fails if an outage has ended the wait, or is known at its end.
     fn give_up_in_outage(&self) -> Result<(), Error> {
         let core = self.ask.client;
@@ -226,7 +243,8 @@ impl<'a> WaitLoop<'a> {
         }
         // This call asks no more, so somebody else must find the end of the outage.
         probe::start(core);
-        Err(core.outage.error().on(self.ask.key))
+        let own = self.last_error.clone();
+        Err(own.unwrap_or_else(|| core.outage.error()).on(self.ask.key))
     }
 
     /// The outcome of a call that ends without the lock.
@@ -481,16 +499,18 @@ impl<'a> WaitLoop<'a> {
         let polls = attempt.register_polls();
         let mut due = self.next_poll(&attempt, stamp, &queued);
         self.saw_queued(&queued);
+        let mut poll_due = core.now().saturating_add(due.after);
         loop {
             // Each event creates a new timer, and timers may fire late. Without this check,
             // frequent events would extend the wait.
             if self.left().is_zero() {
-                return self.out_of_time().map(Step::Done);
+                return self.out_of_time_in_queue(poll_due);
             }
             polls.schedule(core.now(), due);
+            poll_due = core.now().saturating_add(due.after);
             due = match self.wait_for_event(&attempt, &polls).await {
                 Woken::Closed => return Err(Error::Closed),
-                Woken::PastDeadline => return self.out_of_time().map(Step::Done),
+                Woken::PastDeadline => return self.out_of_time_in_queue(poll_due),
                 Woken::OwnerGranted => return Ok(Step::Retry(Duration::ZERO)),
                 Woken::Notified(InboxEvent::Granted(grant)) => {
                     drop(polls);

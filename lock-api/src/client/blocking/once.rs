@@ -75,7 +75,8 @@ impl Once {
 /// An [occurrence](crate::Occurrence) of a job whose calls block.
 ///
 /// The body runs on the thread of the call. Nothing stops it when the lock is lost: ask
-/// [`job.guard().is_valid()`](crate::Guard::is_valid) now and then. A body that returns after a loss is not noted as done.
+/// [`job.guard().is_valid()`](crate::Guard::is_valid) now and then. A body that returns after its
+/// lease has ended on the server is not noted as done.
 ///
 /// # Examples
 /// See [`Once`].

@@ -155,7 +155,7 @@ impl Core {
                     self.outage.failed(sent, self.now(), error);
                 }
             }
-            _ => self.outage.answered(),
+            _ => self.outage.answered(sent),
         }
     }
 

@@ -2,18 +2,23 @@
 //!
 //! All calls of the client are witnesses: an outage begins with the sending of the first call that fails, and ends with the
 //! next answer to any of them. So a call that comes during an outage needs no time to find it out.
+//!
+//! A call that fails although a later one was answered is no witness: one reply was lost, or one server of several is away.
+//! Otherwise it would end the waits of all others.
 
 use std::time::Duration;
 
 use crate::client::state::signal::Signal;
 use crate::error::BackendError;
 use crate::runtime::Moment;
-use crate::sync::{AtomicBool, Mutex, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 #[derive(Debug)]
 pub(crate) struct Outage {
     /// How long a failure says something. A client that sent nothing since doesn't know whether the service is back.
     memory: Duration,
+    /// When the last call was sent that was answered, in ns.
+    answered: AtomicU64,
     /// A copy of `since.is_some()`: every answer asks, and most find no outage.
     is_known: AtomicBool,
     state: Mutex<State>,
@@ -38,10 +43,14 @@ impl State {
     }
 }
 
+/// More than the longest pause between two calls that fail.
+const PAUSE: Duration = Duration::from_secs(1);
+
 impl Outage {
     pub(crate) fn new(call_timeout: Duration) -> Self {
         Self {
-            memory: call_timeout * 2,
+            memory: call_timeout * 2 + PAUSE,
+            answered: AtomicU64::new(0),
             is_known: AtomicBool::new(false),
             state: Mutex::default(),
             changed: Signal::default(),
@@ -51,6 +60,9 @@ impl Outage {
 
     /// Notes that a call has failed now, although it had its whole time.
     pub(crate) fn failed(&self, sent: Moment, now: Moment, error: &BackendError) {
+        if nanos(sent) < self.answered.load(Ordering::Relaxed) {
+            return;
+        }
         let mut state = self.state.lock();
         let before = state.since(now, self.memory);
         state.since = before.or(Some(sent));
@@ -63,8 +75,12 @@ impl Outage {
         }
     }
 
-    /// Notes an answer. A refusal is one, too.
-    pub(crate) fn answered(&self) {
+    /// Notes an answer to a call that was sent then. A refusal is one, too.
+    pub(crate) fn answered(&self, sent: Moment) {
+        let sent = nanos(sent);
+        if self.answered.load(Ordering::Relaxed) < sent {
+            self.answered.store(sent, Ordering::Relaxed);
+        }
         if !self.is_known.load(Ordering::Acquire) {
             return;
         }
@@ -73,6 +89,11 @@ impl Outage {
         self.is_known.store(false, Ordering::Release);
         drop(state);
         self.changed.notify();
+    }
+
+    /// When the last call was sent that was answered.
+    pub(crate) fn last_answered(&self) -> Moment {
+        Moment::from_origin(Duration::from_nanos(self.answered.load(Ordering::Relaxed)))
     }
 
     /// When the outage began, if there is one.
@@ -87,6 +108,10 @@ impl Outage {
     }
 }
 
+fn nanos(moment: Moment) -> u64 {
+    u64::try_from(moment.since_origin().as_nanos()).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,23 +123,26 @@ mod tests {
     #[test]
     fn outage_begins_with_its_first_failure_and_ends_with_an_answer() {
         let outage = Outage::new(Duration::from_secs(5));
-        outage.answered();
+        outage.answered(at(1));
         assert_eq!(outage.since(at(1)), None);
         for (sent, reason) in [(3, "first"), (4, "second")] {
             outage.failed(at(sent), at(sent + 1), &BackendError::unavailable(reason));
             assert_eq!(outage.since(at(sent + 5)), Some(at(3)));
         }
         assert!(outage.error().to_string().contains("second"));
-        outage.answered();
+        outage.answered(at(5));
         assert_eq!(outage.since(at(5)), None);
+        // Sent before the call that was answered.
+        outage.failed(at(4), at(6), &BackendError::unavailable("third"));
+        assert_eq!(outage.since(at(6)), None);
     }
 
     #[test]
     fn failure_is_forgotten_if_no_other_call_confirms_it() {
         let outage = Outage::new(Duration::from_secs(5));
         outage.failed(at(3), at(8), &BackendError::unavailable("first"));
-        assert_eq!(outage.since(at(18)), Some(at(3)));
-        assert_eq!(outage.since(at(19)), None);
+        assert_eq!(outage.since(at(19)), Some(at(3)));
+        assert_eq!(outage.since(at(20)), None);
         outage.failed(at(60), at(61), &BackendError::unavailable("second"));
         assert_eq!(outage.since(at(62)), Some(at(60)));
     }

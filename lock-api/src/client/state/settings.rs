@@ -129,13 +129,14 @@ macro_rules! option_setters {
         /// [`lock`](crate::Mutex::lock) for as long as it lasts. A request of a web service needs its answer sooner.
         ///
         /// - The time counts from the sending of the client's first call that failed since its last answer, whichever
-        ///   of its tasks made these calls. Within a known outage that is older, a call fails at once. A wait in the
-        ///   queue makes one call a second, its poll.
+        ///   of its tasks made these calls, or from the first failure of this call. Within a known outage that is older, a
+        ///   call fails at once.
         /// - [`Duration::ZERO`](std::time::Duration::ZERO) fails at once when the service is known to be away. That a
         ///   server hangs is known after one [call timeout](crate::LockClientBuilder::call_timeout) without an answer.
         /// - The error is [`Error::Unavailable`](crate::Error::Unavailable) or
         ///   [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown), never a contended outcome. The call leaves the
-        ///   queue, and what it may have taken is released in the background.
+        ///   queue, and what it may have taken is released in the background. In the queue, a call learns by its polls that the
+        ///   server is silent, so in the last 1.5 s of its turn it doesn't.
         /// - Renewals, releases, jobs and elections go on through an outage.
         #[must_use]
         pub const fn outage_limit(mut self, limit: std::time::Duration) -> Self {
