@@ -23,7 +23,7 @@ planted() {
 # Otherwise, `./test deep` would build most libraries again.
 later=(benches fred processes specimens torture verifier)
 # The test targets of both that have separate steps.
-own_step='(observed_)?conformance|differential|sentinel|cluster|postgres.*|mysql.*|nats.*|sqlite.*|object_store|quorum_.*'
+own_step='(observed_)?conformance|differential|sentinel|cluster|postgres.*|mysql.*|etcd.*|nats.*|sqlite.*|object_store|quorum_.*'
 # Other tests that it leaves to `deep`, as a filter of nextest: those that compute for long, and those of a program.
 longer='binary(explore_with_sim) | binary(conformance_report) | test(long_queue) | test(/dropped_futures|stepped_server_clock/) | binary(quorum) & test(/^(bursts|long_holds|one_by_one|stress)::/)'
 
@@ -35,7 +35,7 @@ select_most() {
     names=$(cargo metadata -q --no-deps --format-version 1 |
         grep -o '"kind":\["test"\],"crate_types":\["bin"\],"name":"[^"]*","src_path":"[^"]*"' |
         grep -vE "($(tr ' ' '|' <<<"${later[*]}"))/tests/" | cut -d '"' -f 12 | sort -u |
-        grep -vxE 'sentinel|cluster|postgres.*|mysql.*|nats.*|sqlite.*|object_store|quorum_.*')
+        grep -vxE 'sentinel|cluster|postgres.*|mysql.*|etcd.*|nats.*|sqlite.*|object_store|quorum_.*')
     for name in $names; do selected+=(--test "$name"); done
 }
 
@@ -428,6 +428,16 @@ on_mysql() {
     all_passed "$TMPDIR/mysql.log" mysql
 }
 
+# Runs what needs an etcd server. Its package is not in the workspace.
+on_etcd() {
+    local manifest=backend-etcd/Cargo.toml
+    cargo fmt --manifest-path "$manifest" --check
+    with_lints cargo test -q --locked --manifest-path "$manifest" --lib --test etcd -- --test-threads 2
+    with_lints cargo test -q --locked --manifest-path "$manifest" --doc
+    cargo test -q --locked --manifest-path "$manifest" --test etcd_conformance 2>&1 | tee "$TMPDIR/etcd.log"
+    all_passed "$TMPDIR/etcd.log" etcd
+}
+
 # Runs what needs a NATS server. Its package is not in the workspace.
 on_nats() {
     local manifest=backend-nats/Cargo.toml
@@ -620,7 +630,7 @@ instructions() {
 # Checks the pairs of features that users combine. `features` checks each alone, and `build` all together.
 feature_pairs() {
     local set
-    for set in {redis-rs,fred,postgres},{sim,metrics,tls-rustls,quorum} redis-rs,{fred,postgres} {mysql,nats,object-store,sqlite},{sim,metrics} store,sim; do
+    for set in {redis-rs,fred,postgres},{sim,metrics,tls-rustls,quorum} redis-rs,{fred,postgres} {etcd,mysql,nats,object-store,sqlite},{sim,metrics} store,sim; do
         echo "leasehold with features [$set]"
         cargo check -q -p leasehold --no-default-features --features "$set"
     done
@@ -647,17 +657,17 @@ advisories() {
 
 # The packages that are published. Each comes after those that it depends on.
 published=(leasehold-api leasehold-redis-common leasehold-redis-rs leasehold-fred leasehold-sim
-    leasehold-store leasehold-postgres leasehold-mysql leasehold-nats leasehold-object-store leasehold-sqlite leasehold-quorum leasehold-conformance leasehold leasehold-cli)
+    leasehold-store leasehold-postgres leasehold-etcd leasehold-mysql leasehold-nats leasehold-object-store leasehold-sqlite leasehold-quorum leasehold-conformance leasehold leasehold-cli)
 
 # Builds the archives of the published packages, and builds the packages from them. Each archive has
 # a readme and both licences.
 packages() {
     local name files selection=() folder=$CARGO_TARGET_DIR/packages copy=$TMPDIR/packed
-    # The facade's package is built from all that it may depend on, so in a copy whose workspace has the three others too.
+    # The facade's package is built from all that it may depend on, so in a copy whose workspace has those that are excluded too.
     mkdir "$copy"
     git ls-files -z --cached --others --exclude-standard | xargs -0 tar -c | tar -x -C "$copy"
-    sed -i '/^exclude/s/"backend-mysql", "backend-nats", "backend-object-store", //; s/^    "backend-sqlite",/&\n    "backend-mysql",\n    "backend-nats",\n    "backend-object-store",/' "$copy/Cargo.toml"
-    sed -i '/^\[profile/,/^$/d; /^\[workspace\]$/d' "$copy"/backend-{mysql,nats,object-store}/Cargo.toml
+    sed -i '/^exclude/s/"backend-etcd", "backend-mysql", "backend-nats", "backend-object-store", //; s/^    "backend-sqlite",/&\n    "backend-etcd",\n    "backend-mysql",\n    "backend-nats",\n    "backend-object-store",/' "$copy/Cargo.toml"
+    sed -i '/^\[profile/,/^$/d; /^\[workspace\]$/d' "$copy"/backend-{etcd,mysql,nats,object-store}/Cargo.toml
     for name in "${published[@]}"; do selection+=(--package "$name"); done
     # cargo extracts these archives into its home, and builds them once. It doesn't notice when one of
     # the same version has changed.

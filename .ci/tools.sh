@@ -92,6 +92,13 @@ need_mariadb() {
     PATH=$PATH:/usr/sbin "${mariadbd:-mariadbd}" --version
 }
 
+need_etcd() {
+    local folder=${LEASEHOLD_ETCD_BIN:+$LEASEHOLD_ETCD_BIN/}
+    [ -n "$folder" ] || command -v etcd >/dev/null || apt_install etcd-server LEASEHOLD_ETCD_BIN=/folder/of/etcd
+    [ -n "$folder" ] || command -v etcdctl >/dev/null || apt_install etcd-client LEASEHOLD_ETCD_BIN=/folder/of/etcd
+    "${folder}etcd" --version | head -n 1
+}
+
 # Debian's is too old.
 need_nats() {
     "${LEASEHOLD_NATS_SERVER:-$(.ci/fetch-nats)}" --version

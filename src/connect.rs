@@ -13,12 +13,13 @@ use leasehold_api::{Certificates, ConnectError, InvalidInput, LockBackend, LockC
 /// | `redis`, `valkey`, and their forms with TLS, sentinels, a cluster or a Unix socket | Redis or Valkey | `redis-rs` or `fred` |
 /// | `postgres`, `postgresql` | PostgreSQL | `postgres` |
 /// | `mysql`, `mariadb` | MariaDB or MySQL | `mysql` |
+/// | `etcd` | etcd: mutexes and elections | `etcd` |
 /// | `nats` | NATS JetStream | `nats` |
 /// | `s3://bucket/folder` | a bucket of S3, or of another service with its API | `object-store` |
 /// | `sqlite:locks.db`, `sqlite:///var/lib/locks.db` | a file, for the processes of one machine | `sqlite` |
 ///
 /// The documentation of `RedisBackend::connect_with`, `PostgresBackend::connect_with`,
-/// `MysqlBackend::connect_with`, `ObjectStoreBackend::connect_with` and the crate `leasehold-nats` lists all forms of these URLs. What follows `sqlite:` is the path as it is. For other settings, see [`ConnectOptions`]. For what it doesn't have, such as
+/// `MysqlBackend::connect_with`, `EtcdBackend::connect_with`, `ObjectStoreBackend::connect_with` and the crate `leasehold-nats` lists all forms of these URLs. What follows `sqlite:` is the path as it is. For other settings, see [`ConnectOptions`]. For what it doesn't have, such as
 /// a client of your own, use the backend's own constructors.
 ///
 /// If both `redis-rs` and `fred` are on, say which one to use with
@@ -53,6 +54,7 @@ pub async fn connect(url: &str) -> Result<LockClient, ConnectError> {
     feature = "fred",
     feature = "postgres",
     feature = "mysql",
+    feature = "etcd",
     feature = "nats",
     feature = "object-store",
     feature = "sqlite"
@@ -309,11 +311,14 @@ impl ConnectOptions {
         if scheme == "nats" {
             return self.nats(url).await;
         }
+        if scheme == "etcd" {
+            return self.etcd(url).await;
+        }
         if scheme == "s3" {
             return self.s3(url).await;
         }
         if !starts_with(&["redis", "valkey", "unix"]) {
-            let reason = "it begins with neither redis, valkey, postgres, mysql, mariadb, nats, s3 nor sqlite:";
+            let reason = "it begins with neither redis, valkey, postgres, mysql, mariadb, etcd, nats, s3 nor sqlite:";
             return Err(unusable(reason));
         }
         match self.chosen_library(url)? {
@@ -403,6 +408,21 @@ impl ConnectOptions {
     #[cfg(not(feature = "nats"))]
     async fn nats(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
         Err(missing(url, "`nats`"))
+    }
+
+    /// Its limits for an attempt to connect are fixed.
+    #[cfg(feature = "etcd")]
+    async fn etcd(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
+        self.certificates
+            .check_unused("there is no TLS to etcd yet")?;
+        let options = with_prefix_and_limit!(self, leasehold_etcd::Options::new());
+        let backend = leasehold_etcd::EtcdBackend::connect_with(url, options);
+        Ok(Arc::new(backend.await?))
+    }
+
+    #[cfg(not(feature = "etcd"))]
+    async fn etcd(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
+        Err(missing(url, "`etcd`"))
     }
 
     /// Its limits for an attempt to connect are fixed.

@@ -74,6 +74,7 @@
 //! | `fred` | `fred_rs::FredBackend` | Redis 6.2 or later, or Valkey, with the `fred` crate |
 //! | `postgres` | `postgres::PostgresBackend` | PostgreSQL 14 or later, with the `tokio-postgres` crate |
 //! | `mysql` | `mysql::MysqlBackend` | MariaDB 10.6 or later, or MySQL 8, with the `mysql_async` crate |
+//! | `etcd` | `etcd::EtcdBackend` | etcd 3.4 or later: mutexes and elections, which no clock can break |
 //! | `nats` | `nats::NatsBackend` | NATS 2.10 or later, with the `async-nats` crate; needs Rust 1.89 |
 //! | `sqlite` | `sqlite::SqliteBackend` | one file, for the processes of one machine, with the `rusqlite` crate |
 //! | `object-store` | `object_store::ObjectStoreBackend` | a bucket of S3 or another object store, with the `object_store` crate: mutexes and elections |
@@ -133,6 +134,9 @@ pub mod backend {
     };
 }
 
+/// The backend on etcd.
+#[cfg(feature = "etcd")]
+pub use leasehold_etcd as etcd;
 /// The Redis backend that uses the `fred` crate.
 #[cfg(feature = "fred")]
 pub use leasehold_fred as fred_rs;
@@ -187,6 +191,8 @@ mod pages {
     mod redis {}
     #[doc = include_str!("../docs/postgres.md")]
     mod postgres {}
+    #[doc = include_str!("../docs/etcd.md")]
+    mod etcd {}
     #[doc = include_str!("../docs/mysql.md")]
     mod mysql {}
     #[doc = include_str!("../docs/nats.md")]

@@ -82,6 +82,10 @@ async fn settings(report: &mut Report, connection: &Connection) -> Result<(), Fa
         let checked = "schema, rights, clock and commits";
         return Ok(report.good("settings", checked)?);
     }
+    if url.starts_with("etcd:") {
+        let checked = "a leader, and the rights of this user to read";
+        return Ok(report.good("settings", checked)?);
+    }
     if url.starts_with("nats:") {
         let checked = "bucket, storage, age and limits; sync_interval can't be seen";
         return Ok(report.good("settings", checked)?);

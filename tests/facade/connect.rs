@@ -13,6 +13,7 @@ async fn bad_url_is_refused_without_its_password() {
         // Another service, and one whose feature is off.
         "mongodb://me:s3cret@127.0.0.1/db",
         "mysql://me:s3cret@127.0.0.1/db",
+        "etcd://me:s3cret@127.0.0.1",
         "nats://me:s3cret@127.0.0.1",
         "s3://bucket?secret_access_key=s3cret",
         "127.0.0.1:6379",
@@ -143,7 +144,7 @@ async fn sqlite_urls_lead_to_the_file() {
 
 /// Pieces of URLs for all services. Nobody listens at port 1, and no host has to be looked up.
 fn urls() -> impl Strategy<Value = String> {
-    let scheme = "(redis|rediss|valkey|redis-cluster|redis-sentinel|redis\\+unix|unix|postgres|postgresql|mysql|mariadb|nats|s3|mongodb|)";
+    let scheme = "(redis|rediss|valkey|redis-cluster|redis-sentinel|redis\\+unix|unix|postgres|postgresql|mysql|mariadb|etcd|nats|s3|mongodb|)";
     let login = "([a-z%]{0,4}:s3cret@|:s3cret@|)";
     let host = "(127\\.0\\.0\\.1|\\[::1\\]|)(:1|:|:[0-9]{6}|:x|)";
     let rest = "(/[0-9a-z%/]{0,6}|)(\\?[a-zA-Z=&%]{0,30}|\\?node=127\\.0\\.0\\.1:[0-9]{0,6}|\\?sentinelServiceName=a|\\?sslmode=[a-z]{0,8}|)";

@@ -68,7 +68,9 @@ impl<T: TagStore> fmt::Debug for Observed<T> {
 }
 
 impl<T: TagStore> Observed<T> {
-    pub(crate) fn new(store: T) -> Self {
+    /// Creates a store, which has seen nothing yet. [`StoreBackend::observing`](crate::StoreBackend::observing) makes the backend,
+    /// and [`renewals`](crate::StoreBackend::renewals) takes a second connection.
+    pub fn new(store: T) -> Self {
         let (runtime, times) = (store.runtime(), KeyTimes::default());
         Self {
             store,

@@ -138,6 +138,7 @@ async fn connect_names_the_feature() {
         ("postgres", "`postgres`"),
         ("mysql", "`mysql`"),
         ("mariadb", "`mysql`"),
+        ("etcd", "`etcd`"),
         ("nats", "`nats`"),
         ("sqlite", "`sqlite`"),
         ("s3", "`object-store`"),

@@ -1,4 +1,4 @@
-//! Real Redis, Postgres, MariaDB, NATS and S3 servers for tests, and a proxy that injects network faults.
+//! Real Redis, Postgres, MariaDB, etcd, NATS and S3 servers for tests, and a proxy that injects network faults.
 //!
 //! - [`RedisServer`] starts a server in a temporary folder, and can kill, restart, pause and
 //!   resume it. The server is killed when the value is dropped, even by a panic, and when the test
@@ -7,6 +7,7 @@
 //!   fail over. Its nodes may be at a distance.
 //! - [`SentinelServers`] starts a primary, two replicas, and three sentinels that watch them.
 //! - [`PostgresServer`] starts a Postgres server in the same way, and [`PgBouncer`] a pooler in front of it.
+//! - [`EtcdServer`] starts an etcd server, or a cluster of three.
 //! - [`MariaDb`] starts a MariaDB server, [`NatsServers`] one or three NATS servers, [`SeaweedFs`] an S3 server.
 //! - [`FaultProxy`] forwards between a client and a server of either kind. It can drop requests or replies, delay
 //!   them, stop forwarding, or close connections.
@@ -25,6 +26,7 @@
 mod away;
 mod clock;
 mod cluster;
+mod etcd;
 mod forks;
 mod latency;
 mod mariadb;
@@ -47,6 +49,7 @@ mod waiting;
 pub use away::ServerAway;
 pub use clock::SteppedClock;
 pub use cluster::RedisCluster;
+pub use etcd::EtcdServer;
 pub use forks::Forks;
 pub use latency::at_a_distance;
 pub use mariadb::MariaDb;

@@ -1,0 +1,183 @@
+//! The backend: a store, and a second one for renewals.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_api::{
+    BackendError, ConnectError, LockBackend, Runtime, TokioRuntime, bounds, forward_lock_backend,
+};
+use leasehold_store::{Observed, StoreBackend, TagStore};
+use tokio::runtime::Handle;
+
+use crate::client::{Client, Target};
+use crate::store::EtcdStore;
+
+/// How long connecting tries again, and the pause between attempts.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// A [`LockBackend`] on etcd. It has mutexes and elections, with queues, fencing tokens, `push`, `list` and
+/// `independent_renewal`. Readers and writers, permits and jobs are refused before anything is sent: see
+/// [`Observed`].
+///
+/// A client has a connection for commands and one for renewals, each to one server at a time. Renewals have a thread of
+/// their own, so a program that blocks its runtime keeps its locks.
+///
+/// # Cancel safety
+/// Dropping the future of a command abandons the call. The server may still execute it.
+#[derive(Debug)]
+pub struct EtcdBackend(StoreBackend<Observed<EtcdStore>>);
+
+impl EtcdBackend {
+    /// Connects to the cluster of a URL, such as `etcd://user:password@host`, with the default options.
+    ///
+    /// # Errors
+    /// The errors of [`connect_with`](Self::connect_with).
+    ///
+    /// # Cancel safety
+    /// If you drop the future, the connections are closed.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    ///
+    /// # Examples
+    /// See the [crate](crate).
+    pub async fn connect(url: &str) -> Result<Self, ConnectError> {
+        Self::connect_with(url, Options::new()).await
+    }
+
+    /// Connects to the cluster of a URL, which names one or more of its servers. A server that can't be reached is left for
+    /// the next one. If none can be reached, they are tried again for 5 s.
+    ///
+    /// # Errors
+    /// - [`ConnectError::Invalid`] if the URL can't be read, an option is out of range, or tokio's clock is paused.
+    /// - [`ConnectError::Backend`] if no server can be reached or has a leader, or it refuses the user.
+    ///
+    /// # Cancel safety
+    /// If you drop the future, the connections are closed.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use leasehold_etcd::{EtcdBackend, Options};
+    ///
+    /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+    /// let options = Options::new().key_prefix("billing:");
+    /// let url = "etcd://locks:secret@a.example:2379,b.example:2379,c.example:2379";
+    /// let backend = EtcdBackend::connect_with(url, options).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn connect_with(url: &str, options: Options) -> Result<Self, ConnectError> {
+        bounds::check_time_limit("call_timeout", options.call_timeout)?;
+        let target = Target::of(url)?;
+        TokioRuntime::check_clock()?;
+        let runtime = TokioRuntime::current();
+        let here = Handle::current();
+        let renewals = TokioRuntime::renewal_thread().unwrap_or_else(|| here.clone());
+        let [commands, renewals] = [here, renewals].map(|home| {
+            let client = Client::new(target.clone(), home);
+            EtcdStore::new(client, runtime.clone(), &options.key_prefix)
+        });
+        check_in_time(&commands, &runtime).await?;
+        let [commands, renewals] = [commands, renewals].map(Observed::new);
+        let backend = StoreBackend::new(commands).call_timeout(options.call_timeout)?;
+        Ok(Self(backend.renewals(renewals)))
+    }
+}
+
+/// Reads something, and tries again after transient errors.
+async fn check_in_time(store: &EtcdStore, runtime: &TokioRuntime) -> Result<(), BackendError> {
+    let until = runtime.now().saturating_add(CONNECT_WITHIN);
+    loop {
+        let reading = runtime.timeout(bounds::CONNECT_TIMEOUT, store.read("floor"));
+        let late = || Err(BackendError::unavailable("no connection in time"));
+        match reading.await.unwrap_or_else(late) {
+            Err(error) if error.is_transient() && runtime.now() < until => {
+                runtime.sleep(PAUSE).await;
+            }
+            read => return read.map(drop),
+        }
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl LockBackend for EtcdBackend {
+    forward_lock_backend!(|etcd| etcd.0; all);
+}
+
+/// Options of an [`EtcdBackend`].
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use leasehold_etcd::Options;
+///
+/// let options = Options::new().key_prefix("billing:").call_timeout(Duration::from_secs(2));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// The prefix of every key; see [`key_prefix`](Self::key_prefix()).
+    pub key_prefix: String,
+    /// The time limit of a call; see [`call_timeout`](Self::call_timeout()).
+    pub call_timeout: Duration,
+}
+
+impl Options {
+    /// The default options.
+    ///
+    /// # Examples
+    /// ```
+    /// let options = leasehold_etcd::Options::new();
+    /// ```
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            key_prefix: String::new(),
+            call_timeout: bounds::CALL_TIMEOUT,
+        }
+    }
+
+    /// Sets the prefix of every key. Programs with different prefixes don't share locks. The default is empty.
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold_etcd::Options;
+    ///
+    /// // All that the locks have in etcd begins with `leasehold/billing:/`.
+    /// let options = Options::new().key_prefix("billing:");
+    /// ```
+    #[must_use]
+    pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.key_prefix = prefix.into();
+        self
+    }
+
+    /// Sets the maximum time of one call, 10 ms to 5 s, including its retries. The default is 1 s. A time out of range is
+    /// refused when you connect.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_etcd::Options;
+    ///
+    /// // A cluster over several regions.
+    /// let options = Options::new().call_timeout(Duration::from_secs(3));
+    /// ```
+    #[must_use]
+    pub const fn call_timeout(mut self, timeout: Duration) -> Self {
+        self.call_timeout = timeout;
+        self
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,327 @@
+//! Calls to one of the servers, and what their errors mean.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::stream::{StreamExt, once, pending};
+use http::uri::{Authority, PathAndQuery};
+use leasehold_api::{BackendError, InvalidInput, bounds};
+use percent_encoding::percent_decode_str;
+use prost::Message;
+use tokio::runtime::Handle;
+use tonic::client::Grpc;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, ConnectError, Request, Status, Streaming};
+use tonic_prost::ProstCodec;
+
+use crate::rpc::{
+    AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, WATCH, WatchCreateRequest,
+    WatchRequest, WatchResponse,
+};
+
+/// How often a connection with a subscription is tested. A server takes it for an attack below 5 s.
+const PING_EVERY: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(3);
+const PORT: u16 = 2379;
+
+/// The servers of a URL, and who connects.
+#[derive(Clone)]
+pub(crate) struct Target {
+    servers: Vec<Endpoint>,
+    login: Option<AuthenticateRequest>,
+}
+
+impl Target {
+    /// Reads a URL. Errors don't quote it: it may contain a password.
+    pub(crate) fn of(url: &str) -> Result<Self, InvalidInput> {
+        let invalid = "it is not etcd://user:password@host:port,host:port";
+        let invalid = || InvalidInput::setting("URL", invalid);
+        let rest = url.strip_prefix("etcd://").ok_or_else(invalid)?;
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        let (login, servers) = match rest.rsplit_once('@') {
+            Some((login, servers)) => (Some(login), servers),
+            None => (None, rest),
+        };
+        let login = login.map(|login| login_of(login).ok_or_else(invalid));
+        let servers: Option<Vec<_>> = servers.split(',').map(endpoint).collect();
+        Ok(Self {
+            servers: servers.ok_or_else(invalid)?,
+            login: login.transpose()?,
+        })
+    }
+}
+
+fn login_of(login: &str) -> Option<AuthenticateRequest> {
+    let decoded = |text| percent_decode_str(text).decode_utf8().ok();
+    let (name, password) = login.split_once(':')?;
+    let (name, password) = (decoded(name)?.into(), decoded(password)?.into());
+    Some(AuthenticateRequest { name, password })
+}
+
+fn endpoint(server: &str) -> Option<Endpoint> {
+    let authority: Authority = server.parse().ok()?;
+    let host = authority.host();
+    let port = match authority.port_u16() {
+        None if server == host => PORT,
+        port => port?,
+    };
+    let endpoint = Endpoint::from_shared(format!("http://{host}:{port}")).ok()?;
+    let endpoint = endpoint.connect_timeout(bounds::CONNECT_TIMEOUT);
+    let endpoint = endpoint.http2_keep_alive_interval(PING_EVERY);
+    Some(endpoint.keep_alive_timeout(PING_TIMEOUT))
+}
+
+/// A connection to one of the servers at a time.
+pub(crate) struct Client {
+    target: Target,
+    /// The tokio runtime that the connections work on.
+    home: Handle,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// How many connections there were. The number chooses the server.
+    count: usize,
+    channel: Option<Channel>,
+    token: Option<MetadataValue<Ascii>>,
+    is_closed: bool,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The target contains a password.
+        f.debug_struct("Client").finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    pub(crate) fn new(target: Target, home: Handle) -> Self {
+        Self {
+            target,
+            home,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Sends a request that only reads: again if a server can't be reached, until each has been tried.
+    pub(crate) async fn read<Q, A>(&self, path: &'static str, request: Q) -> Result<A, BackendError>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut tries = self.target.servers.len();
+        loop {
+            match self.call(path, request.clone()).await {
+                Err(status) if tries > 0 && !is_refusal(&status) => tries -= 1,
+                Err(status) => return Err(self.not_written(status).await),
+                Ok(answer) => return Ok(answer),
+            }
+        }
+    }
+
+    /// Sends a request once, and again if it was refused because the login has ended.
+    pub(crate) async fn call<Q, A>(&self, path: &'static str, request: Q) -> Result<A, Status>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + 'static,
+    {
+        let signed = self.sign(Request::new(request.clone())).await?;
+        match self.send(path, signed).await {
+            Err(status) if has_logged_out(&status) && self.log_out() => {
+                let signed = self.sign(Request::new(request)).await?;
+                self.send(path, signed).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn send<Q, A>(&self, path: &'static str, request: Request<Q>) -> Result<A, Status>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let (channel, doubt) = self.channel()?;
+        let mut grpc = Grpc::new(channel);
+        let answer = async {
+            ready(&mut grpc).await?;
+            let (path, codec) = (PathAndQuery::from_static(path), ProstCodec::default());
+            grpc.unary(request, path, codec).await
+        };
+        doubt.answered(answer.await.map(tonic::Response::into_inner))
+    }
+
+    /// Subscribes to changes. The request stays open, for the server ends the subscription with it.
+    pub(crate) async fn watch(
+        &self,
+        create: WatchCreateRequest,
+    ) -> Result<Streaming<WatchResponse>, Status> {
+        let create_request = Some(create);
+        let request = once(async move { WatchRequest { create_request } });
+        let request = self.sign(Request::new(request.chain(pending()))).await?;
+        let (channel, doubt) = self.channel()?;
+        let mut grpc = Grpc::new(channel);
+        let answer = async {
+            ready(&mut grpc).await?;
+            let (path, codec) = (PathAndQuery::from_static(WATCH), ProstCodec::default());
+            grpc.streaming(request, path, codec).await
+        };
+        doubt.answered(answer.await.map(tonic::Response::into_inner))
+    }
+
+    /// Adds what the server asks for: who it is, and that it need not wait for a leader.
+    async fn sign<Q>(&self, mut request: Request<Q>) -> Result<Request<Q>, Status> {
+        let metadata = request.metadata_mut();
+        metadata.insert("hasleader", MetadataValue::from_static("true"));
+        let Some(login) = &self.target.login else {
+            return Ok(request);
+        };
+        let known = self.state().token.clone();
+        let token = match known {
+            Some(token) => token,
+            None => {
+                let login = Request::new(login.clone());
+                let answer: AuthenticateResponse = self.send(AUTHENTICATE, login).await?;
+                let token = MetadataValue::try_from(answer.token);
+                let token = token.map_err(|_| Status::unauthenticated("not a token"))?;
+                self.state().token = Some(token.clone());
+                token
+            }
+        };
+        metadata.insert("token", token);
+        Ok(request)
+    }
+
+    /// Forgets the token. Returns whether a new one can be had.
+    pub(crate) fn log_out(&self) -> bool {
+        self.state().token = None;
+        self.target.login.is_some()
+    }
+
+    fn channel(&self) -> Result<(Channel, Doubt<'_>), Status> {
+        let mut state = self.state();
+        if state.is_closed {
+            return Err(Status::cancelled("closed"));
+        }
+        let server = &self.target.servers[state.count % self.target.servers.len()];
+        let channel = state.channel.get_or_insert_with(|| {
+            let _home = self.home.enter();
+            server.connect_lazy()
+        });
+        let (channel, count) = (channel.clone(), state.count);
+        Ok((
+            channel,
+            Doubt {
+                client: self,
+                count,
+            },
+        ))
+    }
+
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.is_closed = true;
+        state.channel = None;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An error of a call that wrote nothing.
+    pub(crate) async fn not_written(&self, status: Status) -> BackendError {
+        if let Some(closed) = self.closed().await {
+            return closed;
+        }
+        if is_refusal(&status) && status.code() != Code::NotFound {
+            let reason = format!("etcd refuses: {}", status.message());
+            return BackendError::rejected(reason).with_source(status);
+        }
+        BackendError::unavailable("etcd can't be reached").with_source(status)
+    }
+
+    /// An error of a write. Unless etcd has refused it, or there was no connection, perhaps it was applied.
+    pub(crate) async fn perhaps_written(&self, status: Status) -> BackendError {
+        if is_refusal(&status) || was_not_sent(&status) {
+            return self.not_written(status).await;
+        }
+        let unknown = || BackendError::outcome_unknown("the call failed").with_source(status);
+        self.closed().await.unwrap_or_else(unknown)
+    }
+
+    /// The error of all calls after the close, or after the end of the runtime that made the connections.
+    async fn closed(&self) -> Option<BackendError> {
+        let is_closed = self.state().is_closed;
+        let is_closed = is_closed || self.home.spawn(async {}).await.is_err();
+        is_closed.then_some(BackendError::Closed)
+    }
+}
+
+async fn ready(grpc: &mut Grpc<Channel>) -> Result<(), Status> {
+    let ready = grpc.ready().await;
+    ready.map_err(|error| Status::from_error(error.into()))
+}
+
+/// Leaves a connection without an answer: the next call takes the next server. A silent one would be silent again.
+struct Doubt<'a> {
+    client: &'a Client,
+    count: usize,
+}
+
+impl Doubt<'_> {
+    fn answered<A>(self, answer: Result<A, Status>) -> Result<A, Status> {
+        if answer.as_ref().map_or_else(is_refusal, |_| true) {
+            std::mem::forget(self);
+        }
+        answer
+    }
+}
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        let mut state = self.client.state();
+        if state.count == self.count {
+            state.count += 1;
+            state.channel = None;
+        }
+    }
+}
+
+/// Whether the server has refused a request, and executed nothing. One for which it has no space may have been executed.
+fn is_refusal(status: &Status) -> bool {
+    let is_answer = status.source().is_none();
+    let is_too_large = status
+        .message()
+        .starts_with("grpc: received message larger");
+    is_answer
+        && match status.code() {
+            Code::InvalidArgument
+            | Code::NotFound
+            | Code::PermissionDenied
+            | Code::FailedPrecondition
+            | Code::Unimplemented
+            | Code::Unauthenticated => true,
+            Code::ResourceExhausted => is_too_large,
+            _ => false,
+        }
+}
+
+/// Whether the server wants a new login: the token has expired, or users have changed.
+fn has_logged_out(status: &Status) -> bool {
+    let is_old = status.message().ends_with("revision of auth store is old");
+    is_refusal(status) && (status.code() == Code::Unauthenticated || is_old)
+}
+
+fn was_not_sent(status: &Status) -> bool {
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if error.is::<ConnectError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
