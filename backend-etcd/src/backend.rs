@@ -82,9 +82,8 @@ impl EtcdBackend {
             EtcdStore::new(client, runtime.clone(), &options.key_prefix)
         });
         check_in_time(&commands, &runtime).await?;
-        let [commands, renewals] = [commands, renewals].map(Observed::new);
-        let backend = StoreBackend::new(commands).call_timeout(options.call_timeout)?;
-        Ok(Self(backend.renewals(renewals)))
+        let backend = StoreBackend::observing(commands).call_timeout(options.call_timeout)?;
+        Ok(Self(backend.observing_renewals(renewals)))
     }
 }
 

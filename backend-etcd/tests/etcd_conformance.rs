@@ -12,9 +12,10 @@ use leasehold_test_servers::EtcdServer;
 
 const FOREIGN: &str = "another program's value";
 
-/// Locks with several holders, jobs, cases that know exactly when a lease ends, that need to know who listens, and that take
-/// hours.
+/// Locks with several holders, jobs, cases that know exactly when a lease ends or which poll is written, that need to know who
+/// listens, and that take hours.
 const CANNOT_RUN: &[&str] = &[
+    "batches::polls_of_a_long_queue",
     "client_cancel::dropped_conversion_leaves_nothing",
     "client_jobs::dropped_attempt_counts",
     "client_jobs::failed_attempts_count_everywhere",
@@ -38,6 +39,7 @@ const CANNOT_RUN: &[&str] = &[
     "client_waiting::writer_is_not_starved_by_readers",
     "conversion::*",
     "expiry::dead_permit_comes_back_alone",
+    "expiry::not_a_moment_early",
     "expiry::one_reader_of_several",
     "expiry::renewal_never_shortens",
     "expiry::renewing_one_reader_extends_no_other",

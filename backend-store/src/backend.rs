@@ -94,6 +94,13 @@ impl<T: TagStore> StoreBackend<Observed<T>> {
     pub fn observing(store: T) -> Self {
         Self::new(Observed::new(store))
     }
+
+    /// Sets a second connection, for renewals only: see [`renewals`](Self::renewals). Its runtime must have the same clock.
+    #[must_use]
+    pub fn observing_renewals(self, store: T) -> Self {
+        let store = self.store().over(store);
+        self.renewals(store)
+    }
 }
 
 impl<S: Store> StoreBackend<S> {

@@ -58,7 +58,7 @@ const ROWS: &str = "key/";
 pub struct Observed<T> {
     store: T,
     runtime: Arc<dyn Runtime>,
-    times: KeyTimes,
+    times: Arc<KeyTimes>,
 }
 
 impl<T: TagStore> fmt::Debug for Observed<T> {
@@ -68,14 +68,21 @@ impl<T: TagStore> fmt::Debug for Observed<T> {
 }
 
 impl<T: TagStore> Observed<T> {
-    /// Creates a store, which has seen nothing yet. [`StoreBackend::observing`](crate::StoreBackend::observing) makes the backend,
-    /// and [`renewals`](crate::StoreBackend::renewals) takes a second connection.
-    pub fn new(store: T) -> Self {
-        let (runtime, times) = (store.runtime(), KeyTimes::default());
+    pub(crate) fn new(store: T) -> Self {
+        let (runtime, times) = (store.runtime(), Arc::default());
         Self {
             store,
             runtime,
             times,
+        }
+    }
+
+    /// The same over a second connection. Both are one observer.
+    pub(crate) fn over(&self, store: T) -> Self {
+        let times = Arc::clone(&self.times);
+        Self {
+            times,
+            ..Self::new(store)
         }
     }
 
