@@ -15,7 +15,7 @@ pub(super) const CASES: &[Case] = cases!("batches";
     each_release_by_itself: ["trait contract", "S3"], [];
     same_attempt_twice_in_a_batch: ["rule 12"], [];
     each_poll_by_itself: ["trait contract", "rule 7"], [Queue];
-    polls_of_a_long_queue: ["rule 10", "rule 7", "trait contract"], [Queue, WaiterLease];
+    polls_of_a_long_queue: ["rule 10", "rule 7", "trait contract"], [Queue, WaiterLease, Clock];
     releases_of_one_key_in_order: ["rule 7", "rule 8"], [Queue];
     largest_batch: ["trait contract"], [];
     one_error_touches_no_other: ["rule 14", "trait contract"], [PlantForeign];

@@ -11,8 +11,8 @@ use crate::world::{Attempt, Lock, Session, World};
 
 pub(super) const CASES: &[Case] = cases!("expiry";
     unattended_lease_frees_the_key: ["rule 1", "L1"], [];
-    not_a_moment_early: ["rule 1", "S1"], [];
-    free_at_the_very_end: ["rule 1", "S1"], [];
+    not_a_moment_early: ["rule 1", "S1"], [Clock];
+    free_at_the_very_end: ["rule 1", "S1"], [Clock];
     expired_holder_cannot_renew: ["rule 4", "S3"], [];
     expired_holder_cannot_release: ["rule 4", "S3"], [];
     renewal_moves_the_end: ["rule 2"], [];
