@@ -5,7 +5,7 @@ use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use leasehold::{Contention, Error};
+use leasehold::{Contention, Error, Refused};
 
 use crate::accounts::DatabaseError;
 
@@ -46,6 +46,10 @@ impl Failure {
             Self::OtherAmount => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Lock(error) if error.is_transient() => StatusCode::SERVICE_UNAVAILABLE,
             Self::Lock(Error::Lost { .. } | Error::Closed) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Lock(Error::Refused {
+                reason: Refused::QueueFull | Refused::HoldersFull,
+                ..
+            }) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Lock(Error::InvalidInput { .. }) => StatusCode::BAD_REQUEST,
             Self::Lock(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
