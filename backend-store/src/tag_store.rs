@@ -96,6 +96,8 @@ pub enum Pushed {
 /// - **A write is one step.** It compares the tag and replaces the object, atomically. It is sent once: if a library sends it
 ///   again by itself, the copy finds the tag of the first.
 /// - **A write lasts.** It is answered as applied only when no crash and no failover of the store can lose it.
+/// - **A write is not late.** It is applied less than 10 s after the call, or never: nothing waits in a queue of the library, or is
+///   sent again. A late write could bring a row back that was [removed](Self::remove), with an old token.
 /// - **A tag never comes back** for other contents.
 /// - **Nothing else removes an object.** If one is removed, fencing tokens fall. See [`remove`](Self::remove).
 /// - **Errors are typed.** [`write`](Self::write) returns [`BackendError::Unavailable`] or

@@ -277,10 +277,12 @@ impl<T: TagStore> Store for Observed<T> {
         if !self.store.can_remove() {
             return Ok(());
         }
+        let mut result = Ok(());
         for key in self.times.over(self.runtime.now()) {
-            self.remove(&key).await?;
+            // A row that can't be read, such as one of a later format, must not keep the others.
+            result = self.remove(&key).await.and(result);
         }
-        Ok(())
+        result
     }
 
     async fn check(&self, key: &Key) -> Result<(), BackendError> {
