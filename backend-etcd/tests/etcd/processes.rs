@@ -171,5 +171,6 @@ fn one_holds_it_whoever_dies() {
     workers.wait_for_all(before);
     let holds = workers.check();
     println!("{holds} holds");
-    assert!(holds > 20, "{holds}");
+    // Each worker at first, two after the kills, and the two that live in the end.
+    assert!(holds >= WORKERS + 4, "{holds}");
 }
