@@ -446,7 +446,7 @@ on_etcd() {
 # Runs what needs a NATS server. Its package is not in the workspace.
 on_nats() {
     local manifest=backend-nats/Cargo.toml
-    export LEASEHOLD_NATS_SERVER=${LEASEHOLD_NATS_SERVER:-$(.ci/fetch-nats)}
+    export LEASEHOLD_NATS_SERVER=${LEASEHOLD_NATS_SERVER:-$(.ci/fetch-servers nats)}
     cargo fmt --manifest-path "$manifest" --check
     with_lints cargo test -q --locked --manifest-path "$manifest" --lib --test nats -- --test-threads 2
     with_lints cargo test -q --locked --manifest-path "$manifest" --doc
@@ -456,7 +456,7 @@ on_nats() {
 
 # Also three servers whose leader changes, and the command.
 more_on_nats() {
-    export LEASEHOLD_NATS_SERVER=${LEASEHOLD_NATS_SERVER:-$(.ci/fetch-nats)}
+    export LEASEHOLD_NATS_SERVER=${LEASEHOLD_NATS_SERVER:-$(.ci/fetch-servers nats)}
     LEASEHOLD_DIFFERENTIAL_COMMANDS=$1 passed 1 cargo test -q --locked --manifest-path backend-nats/Cargo.toml \
         --test nats_differential -- --nocapture
     with_lints cargo test -q --locked --manifest-path backend-nats/Cargo.toml --test nats_cluster -- --test-threads 1

@@ -101,7 +101,7 @@ need_etcd() {
 
 # Debian's is too old.
 need_nats() {
-    "${LEASEHOLD_NATS_SERVER:-$(.ci/fetch-nats)}" --version
+    "${LEASEHOLD_NATS_SERVER:-$(.ci/fetch-servers nats)}" --version
 }
 
 # Debian has it in /usr/sbin, which is not on everybody's PATH.

@@ -99,13 +99,7 @@ async fn prepare_in_time(store: &NatsStore) -> Result<(), BackendError> {
     let runtime = store.runtime();
     let until = runtime.now().saturating_add(CONNECT_WITHIN);
     loop {
-        let prepared = runtime.timeout(CONNECT_WITHIN, store.prepare()).await;
-        let late = || {
-            Err(BackendError::unavailable(
-                "JetStream gave no answer in time",
-            ))
-        };
-        match prepared.unwrap_or_else(late) {
+        match store.prepare().await {
             Err(error) if error.is_transient() && runtime.now() < until => {
                 runtime.sleep(PAUSE).await;
             }

@@ -30,12 +30,12 @@ const _: () = assert!(
             + 2 * bounds::TOKEN_RETENTION.as_secs()
 );
 
-/// The names of a bucket.
+/// The name of a bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket(pub(crate) String);
 
 impl Bucket {
-    /// What an answer to a request about the stream says, such as `STREAM.INFO`.
+    /// Sends a request about the stream, such as `STREAM.INFO`, that does no harm if it is executed late or twice.
     pub(crate) async fn ask(
         &self,
         link: &Link,
@@ -43,11 +43,10 @@ impl Bucket {
         request: Value,
     ) -> Result<Result<Value, Refusal>, BackendError> {
         let subject = format!("$JS.API.{what}.KV_{}", self.0);
-        let answered = link
-            .ask(subject, Default::default(), request.to_string())
-            .await;
-        // It only reads.
-        answered.map_err(|error| match error {
+        let asking = link.ask(subject, Default::default(), request.to_string());
+        // The first request on a connection subscribes to the answers of all.
+        let answered = link.unless_refused("\"_INBOX.", asking).await;
+        answered.flatten().map_err(|error| match error {
             BackendError::OutcomeUnknown { .. } => {
                 BackendError::unavailable("JetStream gave no answer").with_source(error)
             }
@@ -139,6 +138,10 @@ impl Bucket {
             (
                 is_limited && config["discard"] != "new",
                 "locks vanish at its limit",
+            ),
+            (
+                has("discard_new_per_subject"),
+                "a key that was written can't be written again: discard_new_per_subject",
             ),
             (!is_plain, "it is no plain bucket"),
         ];

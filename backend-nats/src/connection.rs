@@ -13,14 +13,14 @@ use async_nats::{
     ServerAddr, Subscriber,
 };
 use bytes::Bytes;
-use futures_util::future::{Either, pending, select};
+use futures_util::future::{Either, select};
 use leasehold_api::{
     BackendError, ConnectPace, InvalidInput, Moment, Runtime, TokioRuntime, bounds, first_of,
 };
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 
 /// A connection has ended if this many times the interval brings no answer: after 3 s.
 const PING_EVERY: Duration = Duration::from_secs(1);
@@ -28,6 +28,8 @@ const PING_EVERY: Duration = Duration::from_secs(1);
 const ADDRESS_WITHIN: Duration = Duration::from_secs(1);
 /// The bucket of a URL that names none.
 const DEFAULT_BUCKET: &str = "leasehold";
+/// How many complaints wait for those who listen to them.
+const COMPLAINTS: usize = 128;
 
 /// What a URL says.
 #[derive(Clone)]
@@ -90,15 +92,10 @@ impl Place {
 #[derive(Clone)]
 pub(crate) struct Link {
     client: Client,
-    state: watch::Receiver<State>,
+    lost: watch::Receiver<bool>,
+    /// Errors that the server tells without being asked: which subject this user may not use.
+    complaints: broadcast::Sender<String>,
     made: Moment,
-}
-
-#[derive(Default)]
-struct State {
-    is_lost: bool,
-    /// The last error that the server has told without being asked: which subject this user may not use.
-    complaint: String,
 }
 
 /// Makes a connection, and another one when it is lost.
@@ -170,7 +167,7 @@ impl Links {
         let mut current = self.current();
         match &*current {
             Current::Closed => return Err(BackendError::Closed),
-            Current::Open(link) if !link.state.borrow().is_lost => return Ok(Some(link.clone())),
+            Current::Open(link) if !link.is_lost() => return Ok(Some(link.clone())),
             Current::Open(link) => {
                 let error = BackendError::unavailable("the connection was lost");
                 self.pace.ended(&self.runtime, link.made, &error);
@@ -191,7 +188,9 @@ impl Links {
     }
 
     async fn open_at(&self, server: ServerAddr) -> Result<Link, BackendError> {
-        let (noted, state) = watch::channel(State::default());
+        let (loss, lost) = watch::channel(false);
+        let complaints = broadcast::Sender::new(COMPLAINTS);
+        let told = complaints.clone();
         let (used, login) = (Arc::new(AtomicBool::new(false)), self.place.login.clone());
         let was_used = Arc::clone(&used);
         // The library keeps what is published while it has no connection, and sends it over the next one. A write may then
@@ -204,11 +203,12 @@ impl Links {
             async move { login }
         };
         let note = move |event: Event| {
-            noted.send_modify(|state| match event {
-                Event::Disconnected | Event::Closed => state.is_lost = true,
-                Event::ServerError(error) => state.complaint = error.to_string(),
+            match event {
+                Event::Disconnected | Event::Closed => _ = loss.send_replace(true),
+                // Nobody may be listening.
+                Event::ServerError(error) => _ = told.send(error.to_string()),
                 _ => {}
-            });
+            }
             async {}
         };
         let options = ConnectOptions::with_auth_callback(log_in)
@@ -233,7 +233,8 @@ impl Links {
         let made = self.runtime.now();
         Ok(Link {
             client,
-            state,
+            lost,
+            complaints,
             made,
         })
     }
@@ -265,15 +266,11 @@ impl Link {
         headers: HeaderMap,
         payload: impl Into<Bytes>,
     ) -> Result<Result<Value, Refusal>, BackendError> {
-        let denied = self.denied(&subject);
         let request = Request::new().headers(headers).payload(payload.into());
         let lost = BackendError::outcome_unknown("the connection was lost");
-        let asking = self.until_lost(self.client.send_request(subject.clone(), request));
-        let asked = match select(pin!(asking), pin!(denied)).await {
-            Either::Left((asked, _)) => asked,
-            Either::Right((complaint, _)) => return Err(BackendError::rejected(complaint)),
-        };
-        let message = match asked {
+        let named = format!("\"{subject}\"");
+        let asking = self.until_lost(self.client.send_request(subject, request));
+        let message = match self.unless_refused(&named, asking).await? {
             None => return Err(lost),
             Some(Ok(message)) => message,
             Some(Err(error)) => {
@@ -292,17 +289,27 @@ impl Link {
         answer_in(&message).ok_or_else(|| BackendError::outcome_unknown("the answer can't be read"))
     }
 
-    /// Waits until the server complains of this subject, which it doesn't tell in an answer.
-    async fn denied(&self, subject: &str) -> String {
-        let mut state = self.state.clone();
-        state.mark_unchanged();
-        while state.changed().await.is_ok() {
-            let complaint = state.borrow().complaint.clone();
-            if complaint.contains(subject) {
-                return complaint;
+    /// Awaits a future, unless the server complains of what is `named`, a subject in quotes. It doesn't tell that in an answer.
+    pub(crate) async fn unless_refused<T>(
+        &self,
+        named: &str,
+        future: impl Future<Output = T>,
+    ) -> Result<T, BackendError> {
+        let mut complaints = self.complaints.subscribe();
+        let refused = async {
+            loop {
+                // An error says that some were missed. The channel isn't closed: this link has a sender.
+                if let Ok(complaint) = complaints.recv().await
+                    && complaint.contains(named)
+                {
+                    return complaint;
+                }
             }
+        };
+        match select(pin!(future), pin!(refused)).await {
+            Either::Left((done, _)) => Ok(done),
+            Either::Right((complaint, _)) => Err(BackendError::rejected(complaint)),
         }
-        pending().await
     }
 
     /// Sends a message that nobody answers.
@@ -318,11 +325,16 @@ impl Link {
         subscribed.map_err(failed)
     }
 
+    /// The library may drop the event. It ends the channel when it gives up.
+    fn is_lost(&self) -> bool {
+        *self.lost.borrow() || self.lost.has_changed().is_err()
+    }
+
     /// Awaits a future, unless the connection is lost before.
     pub(crate) async fn until_lost<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        let mut state = self.state.clone();
-        let lost = pin!(state.wait_for(|state| state.is_lost));
-        match select(pin!(future), lost).await {
+        let mut lost = self.lost.clone();
+        let lost = lost.wait_for(|is_lost| *is_lost);
+        match select(pin!(future), pin!(lost)).await {
             Either::Left((done, _)) => Some(done),
             Either::Right(_) => None,
         }
@@ -344,8 +356,8 @@ fn answer_in(message: &Message) -> Option<Result<Value, Refusal>> {
 mod tests {
     use std::time::Duration;
 
-    use futures_util::FutureExt as _;
-    use futures_util::future::join_all;
+    use futures_util::future::{join, join_all};
+    use futures_util::{FutureExt as _, StreamExt as _};
     use leasehold_conformance::TcpProxy;
     use leasehold_test_servers::{NatsServers, eventually, throughout};
     use serde_json::json;
@@ -353,14 +365,21 @@ mod tests {
     use super::*;
     use crate::bucket::Bucket;
 
+    /// What no busy machine needs.
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn links_to(url: &str) -> Arc<Links> {
+        let place = Place::of_url(url).expect("a URL");
+        Arc::new(Links::new(place, Handle::current(), Arc::default()))
+    }
+
     /// The library and the proxy keep what can't be sent.
     #[tokio::test]
     async fn lost_connection_sends_nothing_later() {
         let server = NatsServers::start("");
         let address = ([127, 0, 0, 1], server.port(0)).into();
         let proxy = TcpProxy::start(address).await.expect("a proxy");
-        let place = Place::of_url(&format!("nats://{}", proxy.address())).expect("a URL");
-        let links = Arc::new(Links::new(place, Handle::current(), Arc::default()));
+        let links = links_to(&format!("nats://{}", proxy.address()));
         let link = links.link().await.expect("connected");
         let bucket = Bucket("leasehold".to_owned());
         bucket.prepare(&link).await.expect("a bucket");
@@ -375,15 +394,62 @@ mod tests {
         }
         proxy.cut();
         proxy.freeze(false);
-        assert!(join_all(writes).await.iter().all(Result::is_err));
+        let written = links.runtime().timeout(LIMIT, join_all(writes)).await;
+        let written = written.expect("each write ends");
+        assert!(written.iter().all(Result::is_err));
         let connected = async || links.link().await.is_ok();
         eventually("there is another connection", connected).await;
         throughout(Duration::from_secs(3), "nothing is written", async || {
             let link = links.link().await.expect("connected");
-            let info = bucket.ask(&link, "STREAM.INFO", json!({})).await;
-            let info = info.expect("an answer").ok().expect("a bucket");
-            info["state"]["messages"] == 0
+            let asking = bucket.ask(&link, "STREAM.INFO", json!({}));
+            let info = links.runtime().timeout(LIMIT, asking).await;
+            let info = info.expect("in time").expect("an answer");
+            info.ok().expect("a bucket")["state"]["messages"] == 0
         })
         .await;
+    }
+
+    /// Neither is one call's complaint another one's, nor does a later event bring back an old one.
+    #[tokio::test]
+    async fn refusal_of_one_subject_is_not_another_ones() {
+        let server = NatsServers::start(
+            "authorization { users [ { user: a, password: a, permissions: { publish: { deny: [\"slower\"] } } }, { user: b, password: b } ] }",
+        );
+        let host = server.url().replace("nats://", "");
+        let links = links_to(&format!("nats://a:a@{host}"));
+        let link = links.link().await.expect("connected");
+        let other = links_to(&format!("nats://b:b@{host}"));
+        let other = other.link().await.expect("connected");
+        let mut requests = other.subscribe("slow".to_owned()).await.expect("may");
+        // It is confirmed when another request has no responders.
+        let nobody = other.ask("nobody".to_owned(), HeaderMap::new(), "").await;
+        assert!(matches!(nobody, Err(BackendError::Unavailable { .. })));
+        let asking = link.ask("slow".to_owned(), HeaderMap::new(), "");
+        let answering = async {
+            let request = requests.next().await.expect("a request");
+            let refused = link.ask("slower".to_owned(), HeaderMap::new(), "").await;
+            let is_named = matches!(&refused, Err(error @ BackendError::Rejected { .. }) if error.to_string().contains("slower"));
+            assert!(is_named, "{:?}", refused.err());
+            other
+                .tell(
+                    request.reply.expect("a request").to_string(),
+                    "{}".to_owned(),
+                )
+                .await;
+        };
+        let (asked, ()) = join(asking, answering).await;
+        assert!(asked.is_ok(), "{:?}", asked.err());
+    }
+
+    #[tokio::test]
+    async fn connection_without_events_is_lost() {
+        let server = NatsServers::start("");
+        let links = links_to(&server.url());
+        links.link().await.expect("connected");
+        assert!(matches!(links.open_one(), Ok(Some(_))));
+        if let Current::Open(link) = &mut *links.current() {
+            link.lost = watch::channel(false).1;
+        }
+        assert!(matches!(links.open_one(), Ok(None)));
     }
 }

@@ -26,8 +26,8 @@
 //! last write. A bucket in memory is refused, as is one that could lose a row earlier, by its age or a limit.
 //!
 //! # Rights
-//! `publish` on `$JS.API.STREAM.*.KV_leasehold`, `$JS.API.STREAM.MSG.GET.KV_leasehold`, `$KV.leasehold.>` and `_LEASEHOLD.>`;
-//! `subscribe` on `_INBOX.>` and `_LEASEHOLD.>`.
+//! `publish` on `$JS.API.STREAM.INFO.KV_leasehold`, `$JS.API.STREAM.CREATE.KV_leasehold`,
+//! `$JS.API.STREAM.MSG.GET.KV_leasehold`, `$KV.leasehold.>` and `_LEASEHOLD.>`; `subscribe` on `_INBOX.>` and `_LEASEHOLD.>`.
 //!
 //! # Server
 //! - Set `sync_interval: always` in the section `jetstream` of each server. By default JetStream answers a write up to two minutes

@@ -46,11 +46,16 @@ impl Listening {
     async fn open(&mut self) -> Result<(), BackendError> {
         let Channel { links, subject } = &self.channel;
         let link = links.link().await?;
-        let mut subscriber = link.subscribe(subject.clone()).await?;
-        link.tell(subject.clone(), String::new()).await;
-        let first = link.until_lost(subscriber.next()).await.flatten();
-        let lost = || BackendError::unavailable("the connection was lost");
-        self.ready.extend(read(&first.ok_or_else(lost)?));
+        let opening = async {
+            let mut subscriber = link.subscribe(subject.clone()).await?;
+            link.tell(subject.clone(), String::new()).await;
+            let first = link.until_lost(subscriber.next()).await.flatten();
+            let lost = || BackendError::unavailable("the connection was lost");
+            Ok::<_, BackendError>((first.ok_or_else(lost)?, subscriber))
+        };
+        let named = format!("\"{subject}\"");
+        let (first, subscriber) = link.unless_refused(&named, opening).await??;
+        self.ready.extend(read(&first));
         self.subscription = Some((link, subscriber));
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The store: one message for each key.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,7 +13,7 @@ use futures_util::future::try_join;
 use leasehold_api::machine::Message;
 use leasehold_api::{
     BackendError, ClockId, Cursor, Key, List, Listed, Moment, Notifications, Runtime, ServerTime,
-    SessionId, Stamp,
+    SessionId, Stamp, bounds,
 };
 use leasehold_store::{Read, Row, Store, Tag, Version, Write, Written, messages, page_of};
 use serde_json::{Value, json};
@@ -21,7 +21,6 @@ use sha1_smol::Sha1;
 
 use crate::bucket::{Bucket, TOO_OLD};
 use crate::connection::{Link, Links, Refusal};
-
 use crate::key;
 use crate::listen::{self, Channel};
 
@@ -59,10 +58,13 @@ impl NatsStore {
         }
     }
 
-    /// Creates or checks the bucket.
+    /// Creates or checks the bucket, once.
     pub(crate) async fn prepare(&self) -> Result<(), BackendError> {
         let link = self.links.link().await?;
-        self.bucket.prepare(&link).await
+        let preparing = self.bucket.prepare(&link);
+        let prepared = self.runtime().timeout(bounds::CONNECT_TIMEOUT, preparing);
+        let late = || BackendError::unavailable("JetStream gave no answer in time");
+        prepared.await.unwrap_or_else(|| Err(late()))
     }
 
     fn leader(&self) -> Option<Leader> {
@@ -146,25 +148,40 @@ impl NatsStore {
 
     /// The keys of all rows, in their order.
     async fn names(&self) -> Result<Vec<String>, BackendError> {
+        let subjects = self.subjects().await?;
+        let start = self.bucket.subject_of("");
+        let name_in = |subject: &String| {
+            let key = key::decode(subject.strip_prefix(&start)?)?;
+            Some(key.strip_prefix(&self.prefix)?.to_owned())
+        };
+        let mut names: Vec<String> = subjects.iter().filter_map(name_in).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// The subjects of all messages. Pages of them overlap: when a row ages out, the ones behind it move up.
+    async fn subjects(&self) -> Result<BTreeSet<String>, BackendError> {
         let link = self.links.link().await?;
-        let (mut names, mut seen) = (Vec::new(), 0);
+        let (mut seen, mut offset) = (BTreeSet::new(), 0);
         loop {
-            let request = json!({ "subjects_filter": self.bucket.subject_of(">"), "offset": seen });
+            let filter = self.bucket.subject_of(">");
+            let request = json!({ "subjects_filter": filter, "offset": offset });
             let answer = self.bucket.ask(&link, "STREAM.INFO", request).await?;
             let info = answer.map_err(Refusal::into_error)?;
             let page = info["state"]["subjects"].as_object();
-            for subject in page.into_iter().flatten().map(|(subject, _)| subject) {
-                let name = subject.rsplit('.').next().and_then(key::decode);
-                let name = name
-                    .as_deref()
-                    .and_then(|name| name.strip_prefix(&self.prefix));
-                names.extend(name.map(str::to_owned));
+            let page = page.into_iter().flatten();
+            let page: BTreeSet<String> = page.map(|(subject, _)| subject.clone()).collect();
+            let is_gap = page.first().is_none_or(|first| Some(first) > seen.last());
+            if offset > 0 && is_gap {
+                offset /= 2;
+                continue;
             }
-            let count = page.map_or(0, serde_json::Map::len);
-            seen += count;
-            if count == 0 || info["total"].as_u64() <= Some(seen as u64) {
-                names.sort_unstable();
-                return Ok(names);
+            let end = offset + page.len();
+            let is_last = page.is_empty() || info["total"].as_u64() <= Some(end as u64);
+            offset = end - page.len() / 100;
+            seen.extend(page);
+            if is_last {
+                return Ok(seen);
             }
         }
     }
@@ -172,6 +189,10 @@ impl NatsStore {
 
 fn tag(sequence: u64) -> Tag {
     Tag::new(sequence.to_be_bytes())
+}
+
+fn sequence_of(tag: &Tag) -> Option<u64> {
+    tag.as_bytes().try_into().ok().map(u64::from_be_bytes)
 }
 
 /// A time as JetStream writes it, with nanoseconds.
@@ -215,16 +236,11 @@ impl Store for NatsStore {
 
     async fn write(&self, write: Write<'_>) -> Result<Written, BackendError> {
         let link = self.links.link().await?;
-        let sequence = write
-            .tag
-            .map_or(Ok([0; 8]), |tag| tag.as_bytes().try_into());
-        let sequence =
-            sequence.map_err(|_| BackendError::foreign_value("a tag of another store"))?;
+        let foreign = || BackendError::foreign_value("a tag of another store");
+        let sequence = write.tag.map_or(Some(0), sequence_of);
+        let sequence = sequence.ok_or_else(foreign)?.to_string();
         let mut headers = HeaderMap::new();
-        headers.insert(
-            NATS_EXPECTED_LAST_SUBJECT_SEQUENCE,
-            u64::from_be_bytes(sequence).to_string(),
-        );
+        headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, sequence);
         let mut payload = write.version.get().to_be_bytes().to_vec();
         payload.extend_from_slice(write.bytes);
         if write.expected.is_some() != write.tag.is_some() || self.may_be_over(write.deadline) {
@@ -272,5 +288,61 @@ impl Store for NatsStore {
     async fn close(&self) -> Result<(), BackendError> {
         self.links.close();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt as _;
+    use futures_util::future::{Either, select};
+    use leasehold_test_servers::NatsServers;
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::connection::Place;
+
+    const PAGE: usize = 200;
+
+    /// What a server answers that has pages of 200 subjects.
+    fn page_from(subjects: &BTreeSet<String>, offset: usize) -> Value {
+        let page = subjects.iter().skip(offset).take(PAGE);
+        let page: serde_json::Map<_, _> = page.map(|name| (name.clone(), json!(1))).collect();
+        json!({ "state": { "subjects": page }, "total": subjects.len() })
+    }
+
+    /// Rows age out before the second page is asked for. Other programs' subjects are no keys.
+    #[tokio::test]
+    async fn listing_skips_no_row_when_others_age_out() {
+        let server =
+            NatsServers::start("mappings { \"$JS.API.STREAM.INFO.KV_leasehold\": \"pages\" }");
+        let place = Place::of_url(&server.url()).expect("a URL");
+        let links = Links::new(place, Handle::current(), Arc::default());
+        let store = NatsStore::new(links, &Bucket("leasehold".to_owned()), "a:");
+        let link = store.links.link().await.expect("connected");
+        let mut requests = link.subscribe("pages".to_owned()).await.expect("may");
+        let keys: Vec<String> = (100..800).map(|number| number.to_string()).collect();
+        let own = |key: &String| format!("$KV.leasehold.a=3A{key}");
+        let mut subjects: BTreeSet<String> = keys.iter().map(own).collect();
+        subjects.extend(["$KV.leasehold.b.a=3Ax", "$KV.leasehold.b=3Ax"].map(str::to_owned));
+        let answering = async {
+            while let Some(request) = requests.next().await {
+                let asked: Value = serde_json::from_slice(&request.payload).expect("a request");
+                let offset = asked["offset"].as_u64().expect("an offset");
+                let page = page_from(&subjects, usize::try_from(offset).expect("small"));
+                let reply = request.reply.expect("a request").to_string();
+                link.tell(reply, page.to_string()).await;
+                if offset == 0 {
+                    subjects.retain(|name| *name >= own(&"150".to_owned()));
+                }
+            }
+        };
+        let listing = store.names();
+        let Either::Left((listed, _)) = select(Box::pin(listing), Box::pin(answering)).await else {
+            panic!("the connection was lost");
+        };
+        // Of those that have gone, some were seen.
+        let mut listed = listed.expect("listed");
+        listed.retain(|key| key.as_str() >= "150");
+        assert_eq!(listed, keys[50..]);
     }
 }

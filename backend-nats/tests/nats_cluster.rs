@@ -30,9 +30,9 @@ impl Seen {
     fn enter(&self, guard: &Arc<MutexGuard>) {
         let mut holder = self.holder.lock().expect("no panic");
         let mut last = self.last.lock().expect("no panic");
-        let before = holder.replace(Arc::clone(guard));
-        let both = guard.is_valid() && before.is_some_and(|before| before.is_valid());
         if guard.is_valid() {
+            let before = holder.replace(Arc::clone(guard));
+            let both = before.is_some_and(|before| before.is_valid());
             assert!(!both, "two holders");
             let token = guard.fencing_token();
             assert!(last.is_none_or(|last| last < token), "{last:?}, {token:?}");
@@ -71,7 +71,12 @@ async fn use_lock(locks: LockClient, seen: Arc<Seen>) {
 
 /// The number of the server that leads the bucket.
 async fn leader(servers: &NatsServers) -> Option<usize> {
-    let info = ask(servers, "$JS.API.STREAM.INFO.KV_leasehold", &json!({})).await?;
+    let info = ask(
+        &servers.url(),
+        "$JS.API.STREAM.INFO.KV_leasehold",
+        &json!({}),
+    )
+    .await?;
     info["cluster"]["leader"]
         .as_str()?
         .strip_prefix('n')?
@@ -83,7 +88,12 @@ async fn leader(servers: &NatsServers) -> Option<usize> {
 async fn settled(servers: &NatsServers) -> usize {
     let mut number = None;
     eventually("a leader with replicas that are up to date", async || {
-        let info = ask(servers, "$JS.API.STREAM.INFO.KV_leasehold", &json!({})).await;
+        let info = ask(
+            &servers.url(),
+            "$JS.API.STREAM.INFO.KV_leasehold",
+            &json!({}),
+        )
+        .await;
         let replicas = info
             .as_ref()
             .and_then(|info| info["cluster"]["replicas"].as_array());
@@ -116,7 +126,12 @@ async fn changes_of_the_leader_lose_no_lock() {
         clients.len() == CLIENTS
     })
     .await;
-    let config = ask(&servers, "$JS.API.STREAM.INFO.KV_leasehold", &json!({})).await;
+    let config = ask(
+        &servers.url(),
+        "$JS.API.STREAM.INFO.KV_leasehold",
+        &json!({}),
+    )
+    .await;
     assert_eq!(config.expect("an answer")["config"]["num_replicas"], 3);
     let long = clients[0]
         .mutex("long")
@@ -133,12 +148,12 @@ async fn changes_of_the_leader_lose_no_lock() {
     served(&seen, "the lock changes hands").await;
     for _ in 0..3 {
         settled(&servers).await;
-        let stepped = ask(
-            &servers,
-            "$JS.API.STREAM.LEADER.STEPDOWN.KV_leasehold",
-            &Value::Null,
-        );
-        stepped.await.expect("an answer");
+        eventually("the leader steps down", async || {
+            let subject = "$JS.API.STREAM.LEADER.STEPDOWN.KV_leasehold";
+            let answer = ask(&servers.url(), subject, &Value::Null).await;
+            answer.is_some_and(|answer| answer["success"] == true)
+        })
+        .await;
         served(&seen, "served after a leader stepped down").await;
     }
     let killed = settled(&servers).await;
@@ -156,9 +171,17 @@ async fn changes_of_the_leader_lose_no_lock() {
     for task in tasks {
         task.await.expect("no violation");
     }
-    let others = clients[1].mutex("long").expect("a key").try_lock().await;
-    assert!(!others.expect("an answer").is_acquired());
+    let others = clients[1].mutex("long").expect("a key");
+    eventually("another client learns that it is held", async || {
+        let outcome = others.try_lock().await;
+        outcome.is_ok_and(|outcome| {
+            assert!(!outcome.is_acquired(), "two holders");
+            true
+        })
+    })
+    .await;
     assert!(long.is_valid());
-    long.release().await.expect("still held");
+    let released = async || long.release().await.is_ok();
+    eventually("it is still held, and released", released).await;
     println!("{} holders", seen.entered.load(Ordering::SeqCst));
 }

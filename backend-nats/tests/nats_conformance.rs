@@ -1,5 +1,7 @@
 //! The conformance suite on a NATS server.
 
+mod support;
+
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +13,10 @@ use leasehold_api::{Capabilities, Key, LockBackend, bounds};
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, TcpProxy, Timing};
 use leasehold_nats::{NatsBackend, Options};
 use leasehold_test_servers::NatsServers;
-use serde_json::{Value, json};
+use serde_json::json;
+use support::ask;
 
-const FOREIGN: &[u8] = b"another program's value";
+const FOREIGN: &str = "another program's value";
 
 /// The store can't tell who listens, and time is real.
 const CANNOT_RUN: &[&str] = &[
@@ -92,13 +95,6 @@ struct Namespace {
 }
 
 impl Namespace {
-    /// Sends a request as another program does, and returns the answer.
-    async fn ask(&self, subject: String, payload: &[u8]) -> Result<Value, SetupError> {
-        let client = async_nats::connect(&self.url).await?;
-        let answer = client.request(subject, payload.to_vec().into()).await?;
-        Ok(serde_json::from_slice(&answer.payload)?)
-    }
-
     /// The subject of a key that has only letters, digits, `-` and `:`.
     fn subject_of(&self, key: &Key) -> String {
         let name = format!("{}{key}", self.prefix).replace(':', "=3A");
@@ -128,16 +124,17 @@ impl Environment for Namespace {
     }
 
     async fn plant_foreign(&self, key: &Key) -> Result<(), SetupError> {
-        let answer = self.ask(self.subject_of(key), FOREIGN).await?;
-        answer["seq"].as_u64().ok_or("it was not stored")?;
+        let answer = ask(&self.url, &self.subject_of(key), &json!(FOREIGN)).await;
+        let sequence = answer.and_then(|answer| answer["seq"].as_u64());
+        sequence.ok_or("it was not stored")?;
         Ok(())
     }
 
     async fn foreign_is_untouched(&self, key: &Key) -> Result<bool, SetupError> {
-        let request = json!({ "last_by_subj": self.subject_of(key) }).to_string();
-        let subject = "$JS.API.STREAM.MSG.GET.KV_leasehold".to_owned();
-        let answer = self.ask(subject, request.as_bytes()).await?;
-        Ok(answer["message"]["data"] == STANDARD.encode(FOREIGN))
+        let request = json!({ "last_by_subj": self.subject_of(key) });
+        let subject = "$JS.API.STREAM.MSG.GET.KV_leasehold";
+        let answer = ask(&self.url, subject, &request).await.ok_or("no answer")?;
+        Ok(answer["message"]["data"] == STANDARD.encode(json!(FOREIGN).to_string()))
     }
 }
 

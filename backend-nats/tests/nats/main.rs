@@ -5,9 +5,11 @@ mod support;
 
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt as _;
+use futures_util::future::{Either, select};
 use leasehold_api::machine::{self, Command, Env, Reach, Reply, Settings, State};
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Key, Label, LockBackend, LockClient, LockSpec, Mode,
+    Acquire, AcquireReply, BackendError, Key, Label, List, LockBackend, LockClient, LockSpec, Mode,
     Operation, OwnerId, ServerTime, SessionId, Wait, bounds,
 };
 use leasehold_nats::{ConnectError, NatsBackend, Options};
@@ -18,8 +20,15 @@ use support::ask;
 /// What a busy machine may add to any time.
 const SLACK: Duration = Duration::from_secs(40);
 
+/// A busy machine may need longer for a call than the default.
+async fn backend(url: &str) -> NatsBackend {
+    let options = Options::new().call_timeout(bounds::MAX_CALL_TIMEOUT);
+    let connected = NatsBackend::connect_with(url, options).await;
+    connected.expect("connected")
+}
+
 async fn connect(url: &str) -> LockClient {
-    LockClient::new(NatsBackend::connect(url).await.expect("connected"))
+    LockClient::new(backend(url).await)
 }
 
 async fn refusal(url: &str) -> BackendError {
@@ -49,7 +58,8 @@ async fn create(server: &NatsServers, bucket: &str, settings: Value) {
     let all = config.as_object_mut().expect("an object");
     all.extend(settings.as_object().cloned().expect("an object"));
     let subject = format!("$JS.API.STREAM.CREATE.KV_{bucket}");
-    let answer = ask(server, &subject, &config).await.expect("an answer");
+    let answer = ask(&server.url(), &subject, &config).await;
+    let answer = answer.expect("an answer");
     assert_eq!(answer["error"], Value::Null, "{answer}");
 }
 
@@ -93,6 +103,10 @@ async fn dangerous_bucket_is_refused() {
         (json!({ "retention": "interest" }), "vanish"),
         (json!({ "no_ack": true }), "acknowledges"),
         (json!({ "persist_mode": "async" }), "before they are stored"),
+        (
+            json!({ "discard_new_per_subject": true }),
+            "can't be written again",
+        ),
         (json!({ "subjects": ["other.>"] }), "plain"),
     ]
     .into_iter()
@@ -119,12 +133,14 @@ async fn bucket_that_exists_is_used() {
     let guard = locks.mutex("k").expect("a key").lock().await.expect("free");
     // Another bucket, and another prefix.
     use_once(&connect(&server.url()).await, "k").await;
-    let options = Options::new().key_prefix("billing:");
+    let options = Options::new()
+        .key_prefix("billing:")
+        .call_timeout(bounds::MAX_CALL_TIMEOUT);
     let url = format!("{}/shop", server.url());
     let others = NatsBackend::connect_with(&url, options).await;
     use_once(&LockClient::new(others.expect("connected")), "k").await;
     let info = json!({ "subjects_filter": "$KV.shop.>" });
-    let info = ask(&server, "$JS.API.STREAM.INFO.KV_shop", &info).await;
+    let info = ask(&server.url(), "$JS.API.STREAM.INFO.KV_shop", &info).await;
     let subjects = &info.expect("an answer")["state"]["subjects"];
     let expected = json!({ "$KV.shop.k": 1, "$KV.shop.billing=3Ak": 1 });
     assert_eq!(subjects, &expected);
@@ -146,7 +162,7 @@ async fn server_without_jetstream_or_with_a_login_refuses() {
         );
     }
     let url = format!("nats://locks:s3%2Fcret@{host}");
-    let backend = NatsBackend::connect(&url).await.expect("connected");
+    let backend = backend(&url).await;
     assert!(!format!("{backend:?}").contains("cret"), "{backend:?}");
     use_once(&LockClient::new(backend), "k").await;
     let server = NatsServers::start("authorization { token: s3cret }");
@@ -154,21 +170,89 @@ async fn server_without_jetstream_or_with_a_login_refuses() {
     use_once(&connect(&format!("nats://s3cret@{host}")).await, "k").await;
 }
 
+/// A server with one user, who has these rights.
+fn server_with_rights(rights: &str) -> (NatsServers, String) {
+    let server = NatsServers::start(&format!(
+        "authorization {{ users [ {{ user: locks, password: a, permissions: {{ {rights} }} }} ] }}"
+    ));
+    let url = server.url().replace("nats://", "nats://locks:a@");
+    (server, url)
+}
+
 /// The error names the subject.
 #[tokio::test]
 async fn missing_right_is_named() {
-    let server = NatsServers::start(
-        "authorization { users [ { user: locks, password: a, permissions: { publish: { deny: [\"$KV.>\"] } } } ] }",
-    );
-    let url = server.url().replace("nats://", "nats://locks:a@");
+    let is_named = |is_transient: bool, error: String, subject: &str| {
+        assert!(!is_transient && error.contains(subject), "{error}");
+    };
+    let (_server, url) = server_with_rights("publish: { deny: [\"$KV.>\"] }");
     let locks = connect(&url).await;
     let error = locks.mutex("Key").expect("a key").try_lock().await;
     let error = error.expect_err("no right to write");
-    let text = format!("{error:?}");
-    assert!(
-        !error.is_transient() && text.contains("$KV.leasehold.Key"),
-        "{text}"
+    let subject = "\"$KV.leasehold.Key\"";
+    is_named(error.is_transient(), error.to_string(), subject);
+    for denied in ["subscribe", "publish"] {
+        let rights = format!("{denied}: {{ deny: [\"_LEASEHOLD.>\"] }}");
+        let (_server, url) = server_with_rights(&rights);
+        let listening = backend(&url)
+            .await
+            .listen(SessionId::from_bytes([1; 16]))
+            .await;
+        let error = listening.err().expect("no right to listen");
+        let subject = "\"_LEASEHOLD.leasehold.";
+        is_named(error.is_transient(), error.to_string(), subject);
+    }
+    let (_server, url) = server_with_rights("subscribe: { deny: [\"_INBOX.>\"] }");
+    let error = refusal(&url).await;
+    is_named(error.is_transient(), error.to_string(), "\"_INBOX.");
+}
+
+/// The rights that the page of the crate names.
+#[tokio::test]
+async fn named_rights_are_enough() {
+    let (_server, url) = server_with_rights(
+        r#"
+        publish: { allow: [
+            "$JS.API.STREAM.INFO.KV_leasehold", "$JS.API.STREAM.CREATE.KV_leasehold",
+            "$JS.API.STREAM.MSG.GET.KV_leasehold", "$KV.leasehold.>", "_LEASEHOLD.>",
+        ] },
+        subscribe: { allow: [ "_INBOX.>", "_LEASEHOLD.>" ] }
+        "#,
     );
+    let locks = connect(&url).await;
+    let guard = locks.mutex("k").expect("a key").lock().await.expect("free");
+    let others = backend(&url).await;
+    let listed = others.list(&List::new("")).await.expect("listed");
+    assert_eq!(listed.keys, [Key::new("k").expect("a key")]);
+    let listening = others.listen(SessionId::from_bytes([1; 16])).await;
+    assert!(listening.is_ok(), "{:?}", listening.err());
+    guard.release().await.expect("released");
+    use_once(&LockClient::new(others), "k").await;
+}
+
+/// As JetStream does while no server leads it.
+#[tokio::test]
+async fn unanswered_request_is_tried_again() {
+    let server = NatsServers::start("mappings { \"$JS.API.STREAM.INFO.KV_leasehold\": \"fake\" }");
+    let client = async_nats::connect(server.url()).await.expect("connected");
+    let mut requests = client.subscribe("fake").await.expect("subscribed");
+    client.flush().await.expect("sent");
+    let answering = async {
+        requests.next().await.expect("a request");
+        while let Some(request) = requests.next().await {
+            let error =
+                json!({ "error": { "err_code": 10076, "description": "the second answer" } });
+            let reply = request.reply.expect("a request");
+            let answered = client.publish(reply, error.to_string().into()).await;
+            answered.expect("connected");
+        }
+    };
+    let url = server.url();
+    let connecting = Box::pin(refusal(&url));
+    let Either::Left((error, _)) = select(connecting, Box::pin(answering)).await else {
+        panic!("the connection was lost");
+    };
+    assert!(error.to_string().contains("the second answer"), "{error:?}");
 }
 
 #[tokio::test]
@@ -213,7 +297,9 @@ fn waiter(number: u64, soon: ServerTime) -> Acquire {
         sequence: 1,
         owner: OwnerId::from_u64(number),
     };
-    let (key, spec) = (Key::new("k").expect("a key"), LockSpec::mutex());
+    // So long that none leaves the queue before it is full.
+    let spec = LockSpec::mutex().with_waiter_lease(bounds::MAX_WAITER_LEASE);
+    let (key, spec) = (Key::new("k").expect("a key"), spec.expect("valid"));
     let request = Acquire::new(key, spec, Mode::Exclusive, operation, SLACK, soon);
     let label = Label::new("x".repeat(bounds::MAX_LABEL_BYTES)).expect("a label");
     request
@@ -256,9 +342,7 @@ fn message_has_room_for_7_000_waiters() {
 #[tokio::test]
 async fn state_that_is_too_large_is_refused() {
     let server = NatsServers::start("max_payload: 8KB");
-    let backend = NatsBackend::connect(&server.url())
-        .await
-        .expect("connected");
+    let backend = backend(&server.url()).await;
     for number in 0..300 {
         let now = backend.hello().await.expect("a clock").at;
         let request = waiter(number, now.saturating_add(Duration::from_secs(5)));

@@ -149,7 +149,7 @@ fn program() -> PathBuf {
 fn cannot_run(error: &std::io::Error) -> String {
     format!(
         "cannot run `{}`: {error}\nThese tests need NATS 2.10 or later. Run `./test deep`, which fetches one, or set {VARIABLE} \
-         to the path that `.ci/fetch-nats` prints.",
+         to the path that `.ci/fetch-servers nats` prints.",
         program().display()
     )
 }
