@@ -178,7 +178,7 @@ impl NatsStore {
             }
             let end = offset + page.len();
             let is_last = page.is_empty() || info["total"].as_u64() <= Some(end as u64);
-            offset = end - page.len() / 100;
+            offset = end - page.len().div_ceil(100);
             seen.extend(page);
             if is_last {
                 return Ok(seen);
