@@ -50,8 +50,6 @@ const CANNOT_RUN: &[&str] = &[
     "client_waiting::writer_is_not_starved_by_readers",
     "conversion::*",
     "expiry::dead_permit_comes_back_alone",
-    "expiry::free_at_the_very_end",
-    "expiry::not_a_moment_early",
     "expiry::one_reader_of_several",
     "expiry::renewal_never_shortens",
     "expiry::renewing_one_reader_extends_no_other",

@@ -92,6 +92,14 @@ impl World {
         }
     }
 
+    /// How long after its end, by the stamps, a lease may still count.
+    pub(crate) fn late_ends(&self) -> Duration {
+        match self.several_servers() || !self.abilities.clock {
+            true => self.tolerance(),
+            false => Duration::ZERO,
+        }
+    }
+
     /// Connects a new client.
     pub(crate) async fn backend(&self) -> Result<Arc<dyn LockBackend>, Failure> {
         Ok(self.environment.backend().await?)
