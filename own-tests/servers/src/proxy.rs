@@ -413,11 +413,13 @@ struct Gate {
 }
 
 impl Gate {
-    /// Waits until a message may pass. Returns its delay, or `None` if the proxy was dropped.
+    /// Waits until a message may pass. Returns its delay, or `None` if the connection was cut or the proxy was dropped.
     async fn pass(&mut self) -> Option<Duration> {
         let number = self.number;
         let open = |w: &Faults| !w.black_hole && number >= w.dead_below;
-        Some(self.faults.wait_for(open).await.ok()?.delay)
+        let faults = self.faults.wait_for(open).await.ok()?;
+        // A message that is sent after a cut must not arrive, even if it is read before the cut is noticed.
+        (number >= faults.cut_below).then_some(faults.delay)
     }
 
     async fn until_cut(&mut self) {

@@ -168,6 +168,21 @@ async fn connections_are_closed_even_in_a_black_hole() {
     client.expect_closed().await;
 }
 
+/// Even if it is read before its connection notices the cut.
+#[tokio::test]
+async fn nothing_passes_after_a_cut() {
+    let faults = watch::Sender::new(Faults::default());
+    let gate = |number| Gate {
+        number,
+        faults: faults.subscribe(),
+    };
+    let (mut cut, mut open) = (gate(0), gate(1));
+    assert_eq!(cut.pass().await, Some(Duration::ZERO));
+    faults.send_modify(|w| w.cut_below = 1);
+    assert_eq!(cut.pass().await, None);
+    assert_eq!(open.pass().await, Some(Duration::ZERO));
+}
+
 #[tokio::test]
 async fn replies_are_delayed() {
     let (_server, proxy, mut client) = start().await;
