@@ -357,6 +357,9 @@ async fn watch(
     let mut renew_at = Duration::ZERO;
     loop {
         tokio::select! {
+            // A loss comes first: a lost lock isn't valid either, and the user shall read why it was lost.
+            biased;
+            loss = &mut lost => return End::Lost(loss),
             command = commands.recv() => match command {
                 Some(ToKeeper::Group(id)) => {
                     *group = Pid::from_raw(id).map(Group);
@@ -367,7 +370,6 @@ async fn watch(
                 Some(ToKeeper::Acquire(_)) => {}
                 None => return End::CommandGone,
             },
-            loss = &mut lost => return End::Lost(loss),
             renewed = ended(&mut renewal) => {
                 renewal = None;
                 renew_at = now() + RENEW_AGAIN;
