@@ -14,7 +14,7 @@ use leasehold_api::{Certificates, ConnectError, InvalidInput, LockBackend, LockC
 /// | `postgres`, `postgresql` | PostgreSQL | `postgres` |
 /// | `mysql`, `mariadb` | MariaDB or MySQL | `mysql` |
 /// | `etcd` | etcd: mutexes and elections | `etcd` |
-/// | `nats` | NATS JetStream | `nats` |
+/// | `nats`, or `tls`, which requires TLS | NATS JetStream | `nats` |
 /// | `s3://bucket/folder` | a bucket of S3, or of another service with its API | `object-store` |
 /// | `sqlite:locks.db`, `sqlite:///var/lib/locks.db` | a file, for the processes of one machine | `sqlite` |
 ///
@@ -308,7 +308,7 @@ impl ConnectOptions {
         if starts_with(&["mysql", "mariadb"]) {
             return self.mysql(url).await;
         }
-        if scheme == "nats" {
+        if scheme == "nats" || scheme == "tls" {
             return self.nats(url).await;
         }
         if scheme == "etcd" {

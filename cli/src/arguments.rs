@@ -416,13 +416,15 @@ impl Service {
     }
 }
 
-/// Whether a URL may contain a password: after a user, or in its query. In doubt, it does.
+/// Whether a URL may contain a password: after a user, or in its query. In doubt, it does. To NATS, a user alone is a token.
 fn has_password(url: &str) -> bool {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let in_front = rest.rsplit_once('@').map_or("", |(user, _)| user);
     let query = rest.split_once('?').map_or("", |(_, query)| query);
     let query = query.to_ascii_lowercase();
+    let is_nats = ["nats:", "tls:"].iter().any(|it| url.starts_with(it));
     in_front.contains(':')
+        || is_nats && !in_front.is_empty()
         || ["pass", "secret", "token"]
             .iter()
             .any(|name| query.contains(name))
@@ -444,6 +446,8 @@ mod tests {
             "redis+sentinel://host/name?sentinel_password=secret",
             "s3://bucket/locks?access_key_id=a&SECRET_ACCESS_KEY=b",
             "s3://bucket/locks?session_token=a",
+            "nats://token@host/bucket",
+            "tls://token@host",
         ] {
             assert!(has_password(url), "{url}");
         }
@@ -454,6 +458,7 @@ mod tests {
             "redis+unix:///run/redis.sock",
             "sqlite:/var/lib/locks.db",
             "s3://bucket/locks?region=eu-central-1&access_key_id=a",
+            "nats://host:4222,host2/bucket",
         ] {
             assert!(!has_password(url), "{url}");
         }
