@@ -46,7 +46,8 @@ impl SqliteBackend {
         Self::open_with(path, Options::new()).await
     }
 
-    /// Opens a file, or creates it. Waits up to 5 s for other programs that open it too.
+    /// Opens a file, or creates it. Waits up to 5 s for other programs that open it too, and up to 10 s for the disk. After that,
+    /// the file may still be created.
     ///
     /// # Errors
     /// - [`ConnectError::Invalid`] if an option is out of range, the path is empty or `:memory:`, or tokio's clock is paused.

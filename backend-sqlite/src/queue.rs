@@ -1,6 +1,6 @@
-//! The queue of a process for a file: a thread executes the commands in the order in which they came, and renewals before
-//! all others: those of a process that waits for many locks could come too late. So a process asks for SQLite's write lock once at
-//! a time, however many tasks it has.
+//! The queue of a process for a file: a thread executes the commands in the order in which they came. So a process asks
+//! for SQLite's write lock once at a time, however many tasks it has. Renewals pass all others: a process that waits for many locks
+//! would renew its own too late.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
@@ -30,8 +30,9 @@ impl Senders {
             return self.commands.try_send(command);
         }
         self.renewals.try_send(command)?;
-        // The thread looks for renewals when it gets a command.
-        self.commands.try_send(Box::new(|_| ()))
+        // The thread looks for renewals when it gets a command. If the queue is full, it gets one in any case.
+        let _ = self.commands.try_send(Box::new(|_| ()));
+        Ok(())
     }
 }
 
@@ -78,7 +79,7 @@ impl Queue {
         Ok((Self { senders, closed }, clock))
     }
 
-    /// Executes a command after those before it, and a renewal before all other commands, unless its caller has given up by then.
+    /// Executes a command after those before it, or a renewal before all of them, unless its caller has given up by then.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         is_renewal: bool,
@@ -98,7 +99,7 @@ impl Queue {
             TrySendError::Full(_) => {
                 BackendError::unavailable("too many commands wait for the disk")
             }
-            TrySendError::Disconnected(_) => BackendError::Closed,
+            TrySendError::Disconnected(_) => BackendError::unavailable("the thread ended"),
         })?;
         let ended = |error| BackendError::outcome_unknown("the thread ended").with_source(error);
         answer.await.map_err(ended)?
@@ -119,6 +120,17 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn full_queue_refuses_no_renewal() {
+        let (commands, _waiting) = sync_channel(1);
+        let (renewals, _renewing) = sync_channel(1);
+        let senders = Senders { commands, renewals };
+        let send = |is_renewal| senders.send(is_renewal, Box::new(|_| ()));
+        send(false).expect("room for one");
+        assert!(matches!(send(false), Err(TrySendError::Full(_))));
+        send(true).expect("renewals have a queue of their own");
+    }
 
     #[tokio::test]
     async fn renewals_pass_other_commands() {
