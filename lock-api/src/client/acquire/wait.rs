@@ -223,13 +223,17 @@ impl<'a> WaitLoop<'a> {
 
     /// The result at the deadline of a wait in the queue. A poll that is unanswered for half of its time shows an outage, unless
     /// another call of the client was answered: its own error would come too late.
-    fn out_of_time_in_queue(&mut self, poll_due: Moment) -> Result<Step, Error> {
+    fn out_of_time_in_queue(&mut self, polls: &PollHandle) -> Result<Step, Error> {
         let core = self.ask.client;
-        let silent_since = poll_due.max(core.outage.last_answered());
-        let silent_for = core.now().saturating_since(silent_since);
-        if self.ask.options.outage_limit.is_some() && silent_for >= core.settings.call_timeout / 2 {
+        let now = core.now();
+        let is_limited = self.ask.options.outage_limit.is_some();
+        if let Some(sent) = polls.unanswered_since()
+            && is_limited
+            && core.outage.since(now).is_none()
+            && now.saturating_since(sent) >= core.settings.call_timeout / 2
+        {
             let error = BackendError::unavailable("the lock service does not answer a poll");
-            return Err(error.on(self.ask.key));
+            core.outage.failed(sent, now, &error);
         }
         self.out_of_time().map(Step::Done)
     }
@@ -499,18 +503,16 @@ impl<'a> WaitLoop<'a> {
         let polls = attempt.register_polls();
         let mut due = self.next_poll(&attempt, stamp, &queued);
         self.saw_queued(&queued);
-        let mut poll_due = core.now().saturating_add(due.after);
         loop {
             // Each event creates a new timer, and timers may fire late. Without this check,
             // frequent events would extend the wait.
             if self.left().is_zero() {
-                return self.out_of_time_in_queue(poll_due);
+                return self.out_of_time_in_queue(&polls);
             }
             polls.schedule(core.now(), due);
-            poll_due = core.now().saturating_add(due.after);
             due = match self.wait_for_event(&attempt, &polls).await {
                 Woken::Closed => return Err(Error::Closed),
-                Woken::PastDeadline => return self.out_of_time_in_queue(poll_due),
+                Woken::PastDeadline => return self.out_of_time_in_queue(&polls),
                 Woken::OwnerGranted => return Ok(Step::Retry(Duration::ZERO)),
                 Woken::Notified(InboxEvent::Granted(grant)) => {
                     drop(polls);

@@ -43,7 +43,7 @@ impl State {
     }
 }
 
-/// More than the longest pause between two calls that fail.
+/// More than the longest pause between two calls of a wait or of `probe` that fail.
 const PAUSE: Duration = Duration::from_secs(1);
 
 impl Outage {
@@ -77,10 +77,7 @@ impl Outage {
 
     /// Notes an answer to a call that was sent then. A refusal is one, too.
     pub(crate) fn answered(&self, sent: Moment) {
-        let sent = nanos(sent);
-        if self.answered.load(Ordering::Relaxed) < sent {
-            self.answered.store(sent, Ordering::Relaxed);
-        }
+        self.answered.fetch_max(nanos(sent), Ordering::Relaxed);
         if !self.is_known.load(Ordering::Acquire) {
             return;
         }
@@ -89,11 +86,6 @@ impl Outage {
         self.is_known.store(false, Ordering::Release);
         drop(state);
         self.changed.notify();
-    }
-
-    /// When the last call was sent that was answered.
-    pub(crate) fn last_answered(&self) -> Moment {
-        Moment::from_origin(Duration::from_nanos(self.answered.load(Ordering::Relaxed)))
     }
 
     /// When the outage began, if there is one.

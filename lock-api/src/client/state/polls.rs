@@ -63,6 +63,8 @@ struct Entry {
     waiter: Arc<PolledWaiter>,
     /// The due time, and the moment after which an early poll may share a batch.
     due: Option<(Moment, Moment)>,
+    /// When a poll was sent, if the next one isn't scheduled yet: its answer does that.
+    sent: Option<Moment>,
 }
 
 #[derive(Debug)]
@@ -109,7 +111,8 @@ impl Schedule {
         let take_batch = |sequences: &[u64]| {
             let waiters = sequences.iter().filter_map(|sequence| {
                 self.set_due(*sequence, None);
-                let entry = self.waiters.get(sequence)?;
+                let entry = self.waiters.get_mut(sequence)?;
+                entry.sent = Some(now);
                 Some(Arc::clone(&entry.waiter))
             });
             let mut batch: Vec<Arc<PolledWaiter>> = waiters.collect();
@@ -152,6 +155,7 @@ impl PollHandle {
         let entry = Entry {
             waiter: Arc::clone(&waiter),
             due: None,
+            sent: None,
         };
         let mut state = polls.state.lock();
         state.waiters.insert(operation.sequence, entry);
@@ -170,7 +174,11 @@ impl PollHandle {
         let from = until.saturating_sub(due.early.min(MAX_EARLY));
         let wake = {
             let mut state = self.polls.state.lock();
-            let before = state.waiters.get(&sequence).and_then(|entry| entry.due);
+            let entry = state.waiters.get_mut(&sequence);
+            let before = entry.and_then(|entry| {
+                entry.sent = None;
+                entry.due
+            });
             if before.is_none_or(|(before, _)| before > until) {
                 state.set_due(sequence, Some((until, from)));
             }
@@ -179,6 +187,12 @@ impl PollHandle {
         if wake {
             self.polls.changed.notify();
         }
+    }
+
+    /// When a poll was sent that has no answer yet, if nothing has come since that asks for the next one.
+    pub(crate) fn unanswered_since(&self) -> Option<Moment> {
+        let state = self.polls.state.lock();
+        state.waiters.get(&self.waiter.operation.sequence)?.sent
     }
 
     /// Waits for the next answer. Cancel safe.
@@ -215,9 +229,12 @@ mod tests {
                 operation: hold(sequence, 0).operation,
                 answers: Watched::default(),
             });
-            schedule
-                .waiters
-                .insert(sequence, Entry { waiter, due: None });
+            let entry = Entry {
+                waiter,
+                due: None,
+                sent: None,
+            };
+            schedule.waiters.insert(sequence, entry);
             schedule.set_due(sequence, Some((at(until), at(from))));
         }
         schedule

@@ -136,7 +136,7 @@ macro_rules! option_setters {
         /// - The error is [`Error::Unavailable`](crate::Error::Unavailable) or
         ///   [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown), never a contended outcome. The call leaves the
         ///   queue, and what it may have taken is released in the background. In the queue, a call learns by its polls that the
-        ///   server is silent, so in the last 1.5 s of its turn it doesn't.
+        ///   server is silent. In the last second of its turn, and half a call timeout more, it doesn't.
         /// - Renewals, releases, jobs and elections go on through an outage.
         #[must_use]
         pub const fn outage_limit(mut self, limit: std::time::Duration) -> Self {
