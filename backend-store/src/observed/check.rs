@@ -147,6 +147,6 @@ mod tests {
             ..Memory::default()
         };
         let error = checked(&careless).expect_err("it would remove a lock");
-        assert!(error.to_string().contains("has changed"), "{error}");
+        assert!(error.to_string().contains("a removal must not"), "{error}");
     }
 }

@@ -279,8 +279,11 @@ impl<T: TagStore> Store for Observed<T> {
         }
         let mut result = Ok(());
         for key in self.times.over(self.runtime.now()) {
-            // A row that can't be read, such as one of a later format, must not keep the others.
-            result = self.remove(&key).await.and(result);
+            match self.remove(&key).await {
+                // It must not keep the others.
+                Err(error @ BackendError::ForeignValue { .. }) => result = Err(error),
+                removed => removed?,
+            }
         }
         result
     }

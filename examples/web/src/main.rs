@@ -63,6 +63,7 @@ async fn connect(url: &str, locks: &OnceLock<LockClient>) -> Result<(), ConnectE
             Ok(client) => break client,
             Err(ConnectError::Backend(error)) if error.is_transient() => {
                 tracing::warn!(%error, "the server of the locks is away");
+                tokio::time::sleep(Duration::from_secs(1)).await;
             }
             Err(mistake) => return Err(mistake),
         }
