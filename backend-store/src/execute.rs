@@ -192,20 +192,19 @@ impl<S: Store> Executor<S> {
         if calls.is_empty() {
             return Ok(Attempted::Finished);
         }
-        let stepped = self.step(row, times, calls, pauses.asks).await?;
-        let confirmed;
-        let state = match &stepped.state {
-            Some(state) => state,
-            None if self.store.reads_may_be_old() => {
-                confirmed = state_of(row)?;
-                &confirmed
-            }
-            None => {
-                stepped.answer(calls);
-                return Ok(Attempted::Finished);
-            }
+        let before = match row {
+            Some(row) => State::from_bytes(&row.bytes)?,
+            None => State::default(),
         };
-        if !begin_write(calls) {
+        let stepped = self.step(&before, times, calls, pauses.asks).await;
+        // The same state confirms a read that may be old.
+        let confirms = stepped.state.is_none();
+        if confirms && !self.store.reads_may_be_old() {
+            stepped.answer(calls);
+            return Ok(Attempted::Finished);
+        }
+        let state = stepped.state.as_ref().unwrap_or(&before);
+        if !confirms && !begin_write(calls) {
             // Without those that were given up meanwhile, the result is another one.
             return Ok(Attempted::Finished);
         }
@@ -213,16 +212,20 @@ impl<S: Store> Executor<S> {
         let deadline = times.step.at.saturating_add(limit);
         let bytes = state.to_bytes();
         let mut write = self.new_write(key, row, &stepped, state, &bytes, deadline);
-        if stepped.state.is_none() {
+        if confirms {
             // A row that is created must stay for a while, also if there is nothing in it.
             let stays = times.step.at.saturating_add(2 * DELIVERY_WINDOW);
             write.keep_until = write.keep_until.max(stays);
         }
         let at_once = stepped.at_once();
         // If it is sent again at once when it is refused, the store may send the row along.
-        let (written, found) = match pauses.retried < at_once {
-            true => self.store.write_or_read(write).await?,
-            false => (self.store.write(write).await?, None),
+        let sent = match pauses.retried < at_once {
+            true => self.store.write_or_read(write).await,
+            false => self.store.write(write).await.map(|written| (written, None)),
+        };
+        let (written, found) = match confirms {
+            true => sent.map_err(nothing_written)?,
+            false => sent?,
         };
         if let Written::Applied(applied) = &written {
             self.remember(&write, applied);
@@ -351,21 +354,14 @@ impl<S: Store> Executor<S> {
 
     /// Executes the commands on a state in memory. If that depends on who listens, the store compares it in the
     /// write, or it is asked, and they are executed again.
-    async fn step(
-        &self,
-        row: Option<&Row>,
-        times: Times,
-        calls: &[Call],
-        asks: bool,
-    ) -> Result<Stepped, BackendError> {
-        let before = state_of(row)?;
-        let mut stepped = self.step_with_reach(&before, times, calls, asks).await;
+    async fn step(&self, before: &State, times: Times, calls: &[Call], asks: bool) -> Stepped {
+        let mut stepped = self.step_with_reach(before, times, calls, asks).await;
         if !self.counts_as_listening()
             && let Some(after) = &stepped.state
         {
-            stepped.local = local::grants(&before, after, times.step.at);
+            stepped.local = local::grants(before, after, times.step.at);
         }
-        Ok(stepped)
+        stepped
     }
 
     async fn step_with_reach(
@@ -391,13 +387,6 @@ impl<S: Store> Executor<S> {
             known.extend(unknown.into_iter().zip(reach));
         }
     }
-}
-
-fn state_of(row: Option<&Row>) -> Result<State, BackendError> {
-    Ok(match row {
-        Some(row) => State::from_bytes(&row.bytes)?,
-        None => State::default(),
-    })
 }
 
 /// Executes the commands on a state. Also returns the sessions whose reach matters and is not known. At first
@@ -567,7 +556,7 @@ fn begin_write(calls: &mut Vec<Call>) -> bool {
     all
 }
 
-/// A failed read has no effect, whatever the store says.
+/// A failed read has no effect, whatever the store says. Nor has a write that only confirms one.
 fn nothing_written(error: BackendError) -> BackendError {
     match error {
         BackendError::OutcomeUnknown { .. } => {

@@ -120,6 +120,25 @@ async fn listening_takes_longer_than_a_short_call() {
     assert!(begun.elapsed() > limit);
 }
 
+/// The write that confirms it may have been applied, and changes nothing. The caller need not know.
+#[tokio::test(start_paused = true)]
+async fn confirmation_without_a_reply_is_unavailable() {
+    let (server, client) = start(Duration::ZERO);
+    enter(&client, ask(&server, operation(1, 1), LEASE)).await;
+    for fault in [Fault::LostReply, Fault::Late] {
+        server.answer_old(server.row(&key()));
+        server.set_faults(Faults::always(fault));
+        let inspected = client.inspect(&key()).await;
+        assert_matches!(inspected, Err(BackendError::Unavailable { .. }));
+    }
+    server.set_faults(Faults::default());
+    server.answer_old(server.row(&key()));
+    server.set_stopped(true);
+    let inspected = client.inspect(&key()).await;
+    assert_matches!(inspected, Err(BackendError::Unavailable { .. }));
+    assert!(server.pending().is_some(), "it was sent");
+}
+
 /// A server that was deposed has answered the read, from before the acquire.
 #[tokio::test(start_paused = true)]
 async fn read_that_may_be_old_is_confirmed_by_a_write() {
