@@ -82,12 +82,14 @@ impl PostgresBackend {
     /// [pooler](Options::pooled()).
     ///
     /// # Errors
-    /// - [`ConnectError::Invalid`] if the URL cannot be read, an option is out of range, a certificate cannot be
+    /// - [`ConnectError::Invalid`] if a URL cannot be read, an option is out of range, a certificate cannot be
     ///   used, or the URL requires TLS and the feature `tls-rustls` is off or this machine has no root
     ///   certificates.
     /// - [`ConnectError::Backend`] if the server cannot be reached, refuses the user, has a certificate that
     ///   is not valid, or lacks the [`SCHEMA`](crate::SCHEMA), or if a
-    ///   [connection pooler](crate#connection-poolers) shares its connections and the URL doesn't say so.
+    ///   [connection pooler](crate#connection-poolers) shares its connections and the URL doesn't say so. With
+    ///   [`Options::direct_url`], also if that server cannot be used, is not the one behind the pooler, has another
+    ///   database, or is a pooler that shares connections.
     ///
     /// Each connection, with its TLS handshake, is limited by
     /// [`connect_timeout`](Options::connect_timeout). A server that can't be reached is tried again for
@@ -169,7 +171,8 @@ impl PostgresBackend {
     /// Use it where a program must start without the server, for example for one of the servers of a quorum.
     /// The URL is that of [`connect_with`](Self::connect_with), which also finds a wrong password, a missing
     /// schema and a [connection pooler](crate#connection-poolers) at once. Here the first call reports the
-    /// former two, and a pooler that shares connections is not noticed unless the URL has `pgbouncer=true`.
+    /// former two, and a pooler that shares connections is not noticed, neither at the URL, unless that has
+    /// `pgbouncer=true`, nor at [`Options::direct_url`].
     ///
     /// # Errors
     /// [`ConnectError::Invalid`], as [`connect_with`](Self::connect_with).
@@ -277,23 +280,17 @@ async fn open_two(
     commands: &Handle,
     renewals: &Handle,
 ) -> Result<(Connection, Connection), BackendError> {
-    let connecting = shared.connect(&shared.endpoint, commands, None);
-    let (first, attempt) = shared.in_time("connection", connecting).await?;
-    let (runtime, limit) = (&shared.runtime, shared.options.connect_timeout);
-    let connecting = shared.connect(&shared.endpoint, renewals, None);
-    let connecting = runtime.timeout(limit, connecting);
-    let second = connecting
-        .await
-        .ok_or_else(|| pooler::too_few(&shared.address()));
-    let (second, attempt_of_second) = second??;
+    let endpoint = &shared.endpoint;
+    let connecting = pooler::connect_two(shared, endpoint, [commands, renewals]);
+    let [(first, attempt), (second, attempt_of_second)] = connecting.await?;
     if !shared.pooled {
-        pooler::check(&first, &second, shared).await?;
+        pooler::check(&first, &second, shared, endpoint).await?;
     }
     let both = try_join(
         Connection::prepare(first, attempt, shared),
         Connection::prepare(second, attempt_of_second, shared),
     );
-    let both = shared.in_time("answer", both).await?;
+    let both = shared.in_time(endpoint, "answer", both).await?;
     listen::check_direct(shared, commands, &both.0).await?;
     Ok(both)
 }
@@ -304,7 +301,7 @@ type Endpoints = (Endpoint, bool, Option<Endpoint>);
 /// The endpoints of a URL and of [`Options::direct_url`].
 fn endpoints(url: &str, options: &Options) -> Result<Endpoints, InvalidInput> {
     options.check()?;
-    let (config, pooled) = config_of(url)?;
+    let (config, pooled) = config_of("URL", url)?;
     let direct = direct_config(options)?;
     let configs = std::iter::once(&config).chain(&direct);
     if !configs
@@ -325,11 +322,12 @@ fn direct_config(options: &Options) -> Result<Option<Config>, InvalidInput> {
     let Some(url) = &options.direct_url else {
         return Ok(None);
     };
-    match config_of(url.text())? {
+    let setting = "direct_url";
+    match config_of(setting, url.text())? {
         (config, false) => Ok(Some(config)),
         (_, true) => {
             let problem = "it leads to a pooler, says pgbouncer=true";
-            Err(InvalidInput::setting("direct_url", problem))
+            Err(InvalidInput::setting(setting, problem))
         }
     }
 }

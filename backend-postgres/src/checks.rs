@@ -40,7 +40,7 @@ impl PostgresBackend {
         let shared = &self.shared;
         let connection = Connection::open(shared, &Handle::current()).await?;
         let asking = connection.query((Query::Dangers, &[]));
-        let (rows, _) = shared.in_time("answer", asking).await?;
+        let (rows, _) = shared.in_time(&shared.endpoint, "answer", asking).await?;
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 }

@@ -12,6 +12,7 @@ use futures_util::future::{
 };
 use leasehold_api::{BackendError, ClockId, Moment, Runtime};
 use tokio::runtime::Handle;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error, Row, SimpleQueryMessage, Statement};
 
 use crate::error::{During, classify, ends_connection};
@@ -49,6 +50,28 @@ pub(crate) type Bound<'a> = (Query, &'a Arguments<'a>);
 
 /// The answers of a transaction: of the server, and the rows of each statement.
 type Transacted = (Vec<SimpleQueryMessage>, Vec<Row>, Option<Vec<Row>>);
+
+/// Why a call has failed.
+pub(crate) struct Failed {
+    error: Error,
+    during: During<'static>,
+}
+
+impl Failed {
+    /// The code of the error of a statement, which was rolled back.
+    pub(crate) fn code(&self) -> Option<&SqlState> {
+        self.error
+            .code()
+            .filter(|_| self.during == During::Statement)
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        let during = During::Statement;
+        Self { error, during }
+    }
+}
 
 impl Connection {
     /// Opens a connection within the connect timeout. Its task runs on `handle`.
@@ -91,11 +114,11 @@ impl Connection {
         if shared.pooled {
             // Without the schema or the rights, it fails here, as a session does.
             let reading = connection.execute((Query::Read, &[&NO_KEY])).await;
-            let failed = |error| classify(error, During::Connect(&shared.address()));
+            let failed = |it: Failed| classify(it.error, During::Connect(&shared.address()));
             reading.map_err(failed)?.1?;
         }
-        // Two round trips. A call that got the new connection too late for one must not end it, or the next
-        // call would begin where this one began. A call that had enough time must.
+        // It took a round trip or more. A call that got the new connection too late for one must not end it, or the
+        // next call would begin where this one began. A call that had enough time must.
         let opened = shared.runtime.now();
         let took = opened.saturating_since(began);
         let doubt_after = took.min(shared.options.call_timeout / 2).max(DOUBT_AFTER);
@@ -123,7 +146,7 @@ impl Connection {
     async fn execute(
         &self,
         bound: Bound<'_>,
-    ) -> Result<(Vec<Row>, Result<ClockId, BackendError>), Error> {
+    ) -> Result<(Vec<Row>, Result<ClockId, BackendError>), Failed> {
         match &self.mode {
             Mode::Session(clock, prepared) => {
                 let rows = in_session(&self.client, prepared, bound).await?;
@@ -144,7 +167,7 @@ impl Connection {
         &self,
         write: Bound<'_>,
         read: Option<Bound<'_>>,
-    ) -> Result<(Option<Row>, Option<(Row, ClockId)>), Error> {
+    ) -> Result<(Option<Row>, Option<(Row, ClockId)>), Failed> {
         let first = |rows: Vec<Row>| rows.into_iter().next();
         let (clock, prepared) = match &self.mode {
             Mode::Session(clock, prepared) => (*clock, prepared),
@@ -174,7 +197,7 @@ impl Connection {
     /// refuses the statement, it is: other calls share it.
     pub(crate) async fn call<T>(
         &self,
-        call: impl Future<Output = Result<T, Error>>,
+        call: impl Future<Output = Result<T, Failed>>,
     ) -> Result<T, BackendError> {
         let runtime = &self.shared.runtime;
         let mut watched = Watched {
@@ -184,9 +207,9 @@ impl Connection {
         };
         let result = call.await;
         watched.answered = true;
-        result.map_err(|error| {
-            let ends = ends_connection(&error);
-            let error = classify(error, During::Statement);
+        result.map_err(|Failed { error, during }| {
+            let ends = during == During::Begin || ends_connection(&error, self.shared.pooled);
+            let error = classify(error, during);
             if ends {
                 self.doubtful.store(true, Ordering::Relaxed);
                 self.shared
@@ -219,7 +242,8 @@ async fn in_session(
     prepared: &[Statement],
     (query, arguments): Bound<'_>,
 ) -> Result<Vec<Row>, Error> {
-    match prepared.get(query as usize) {
+    let place = PREPARED.iter().position(|it| *it == query);
+    match place.and_then(|place| prepared.get(place)) {
         Some(statement) => client.query(statement, arguments).await,
         None => {
             client
@@ -236,7 +260,7 @@ async fn in_transaction(
     turn: &Mutex<()>,
     (query, arguments): Bound<'_>,
     second: Option<Bound<'_>>,
-) -> Result<Transacted, Error> {
+) -> Result<Transacted, Failed> {
     let arguments = query.typed(arguments);
     let second = second.map(|(query, arguments)| (query.text(), query.typed(arguments)));
     let second = second
@@ -254,9 +278,29 @@ async fn in_transaction(
         all.as_mut().poll(cx)
     })
     .await;
+    let begun = match begun {
+        Ok(begun) => begun,
+        Err(error) => return Err(not_begun(error, rows)),
+    };
     // The transaction is rolled back unless all of them have succeeded.
-    let transacted = (begun?, rows?, second.transpose()?);
-    committed.map(|()| transacted)
+    let transacted = (begun, rows?, second.transpose()?);
+    committed?;
+    Ok(transacted)
+}
+
+/// The failure of a transaction whose `BEGIN` has failed. Outside a transaction, the server executes the statement
+/// behind it all the same, and what it writes stays.
+fn not_begun(begun: Error, statement: Result<Vec<Row>, Error>) -> Failed {
+    let is_refused = |it: &Error| it.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION);
+    let (error, during) = match statement {
+        Ok(_) => (begun, During::Begin),
+        // The first error is the reason for the second one.
+        Err(error) if is_refused(&error) || ends_connection(&begun, true) => {
+            (begun, During::Statement)
+        }
+        Err(error) => (error, During::Statement),
+    };
+    Failed { error, during }
 }
 
 /// Whether the answer to a write contains the clock.

@@ -76,21 +76,22 @@ pub(crate) fn address(config: &Config) -> String {
     all.join(", ")
 }
 
-/// Reads a URL, and whether it says that it leads to a pooler. Refuses a host that contains an `@`: the client library
-/// ends the password at the first `@`, so the rest of it would be a part of the host, which errors show.
-pub(crate) fn config_of(url: &str) -> Result<(Config, bool), InvalidInput> {
-    let (url, pooled) = without_pooler(url)?;
-    let config: Config = url.parse().map_err(|error| unreadable(&error))?;
+/// Reads the URL of a setting, and whether it says that it leads to a pooler. Refuses a host that contains an `@`: the
+/// client library ends the password at the first `@`, so the rest of it would be a part of the host, which errors show.
+pub(crate) fn config_of(setting: &'static str, url: &str) -> Result<(Config, bool), InvalidInput> {
+    let invalid = |problem: &str| InvalidInput::setting(setting, problem);
+    let (url, pooled) = without_pooler(url).map_err(invalid)?;
+    let config: Config = url.parse().map_err(|error| invalid(&unreadable(&error)))?;
     let mut hosts = config.get_hosts().iter();
     if hosts.any(|host| matches!(host, Host::Tcp(host) if host.contains('@'))) {
         let problem = "a host contains an @; percent-encode the password, with %40 for @";
-        return Err(InvalidInput::setting("URL", problem));
+        return Err(invalid(problem));
     }
     Ok((config, pooled))
 }
 
 /// Takes `pgbouncer=true` out of a URL: the client library doesn't know it.
-fn without_pooler(url: &str) -> Result<(String, bool), InvalidInput> {
+fn without_pooler(url: &str) -> Result<(String, bool), &'static str> {
     let is_url = url.starts_with("postgres://") || url.starts_with("postgresql://");
     // A password may contain a question mark.
     let credentials = url.find('@').unwrap_or(0);
@@ -105,10 +106,7 @@ fn without_pooler(url: &str) -> Result<(String, bool), InvalidInput> {
             None => kept.push(option),
             Some("true") => pooled = true,
             Some("false") => pooled = false,
-            Some(_) => {
-                let problem = "pgbouncer is neither `true` nor `false`";
-                return Err(InvalidInput::setting("URL", problem));
-            }
+            Some(_) => return Err("pgbouncer is neither `true` nor `false`"),
         }
     }
     let mark = if kept.is_empty() { "" } else { "?" };
@@ -117,12 +115,10 @@ fn without_pooler(url: &str) -> Result<(String, bool), InvalidInput> {
 
 /// Shows no part of a URL, which has a password: the library repeats an option that it doesn't know, and that may
 /// be the end of a password.
-fn unreadable(error: &Error) -> InvalidInput {
+fn unreadable(error: &Error) -> String {
     let problem = error.source().map(ToString::to_string);
     let shown = problem.filter(|problem| problem.starts_with("invalid value for option"));
-    let problem = shown
-        .unwrap_or_else(|| "it can't be read; check its form and the names of its options".into());
-    InvalidInput::setting("URL", problem)
+    shown.unwrap_or_else(|| "it can't be read; check its form and the names of its options".into())
 }
 
 /// Says what to check after a failed attempt to connect. `None` if a later attempt may succeed.
@@ -162,7 +158,7 @@ mod tests {
             "postgres://u:hunt@er2@a:1,b:2/shop",
             "postgresql://u:p@hunter2@/shop",
         ] {
-            let error = config_of(url).expect_err("it would be a host");
+            let error = config_of("URL", url).expect_err("it would be a host");
             let shown = format!("{error:?} {error}");
             assert!(!shown.contains("er2"), "{shown}");
             assert!(shown.contains("%40"), "{shown}");
@@ -177,10 +173,10 @@ mod tests {
                 "`sslmode`",
             ),
         ] {
-            let error = config_of(url).expect_err("not valid").to_string();
+            let error = config_of("URL", url).expect_err("not valid").to_string();
             assert!(error.contains(shown) && !error.contains("er2"), "{error}");
         }
-        let (config, _) = config_of("postgres://u:hunt%40er2@a/shop").expect("valid");
+        let (config, _) = config_of("URL", "postgres://u:hunt%40er2@a/shop").expect("valid");
         assert_eq!(address(&config), "a:5432");
     }
 
@@ -197,7 +193,7 @@ mod tests {
                 false,
             ),
         ] {
-            let (config, found) = config_of(url).expect(url);
+            let (config, found) = config_of("URL", url).expect(url);
             assert_eq!(
                 (found, config.get_dbname()),
                 (pooled, Some("shop")),
@@ -205,7 +201,7 @@ mod tests {
             );
         }
         for url in ["postgres://u@a?pgbouncer=yes", "host=a pgbouncer=true"] {
-            assert!(config_of(url).is_err(), "{url}");
+            assert!(config_of("URL", url).is_err(), "{url}");
         }
     }
 

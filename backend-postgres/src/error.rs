@@ -12,6 +12,8 @@ pub(crate) enum During<'a> {
     Connect(&'a str),
     /// A statement was sent.
     Statement,
+    /// The transaction of a statement was not begun, and the statement was executed all the same.
+    Begin,
 }
 
 /// Classifies an error. An error of a row contains stored bytes in its detail, and so only the message
@@ -26,19 +28,23 @@ pub(crate) fn classify(error: tokio_postgres::Error, during: During<'_>) -> Back
             None => BackendError::unavailable(format!("cannot connect to {address}")),
         }
         .with_source(error),
-        During::Statement => BackendError::outcome_unknown("no reply").with_source(error),
+        _ => BackendError::outcome_unknown("no reply").with_source(error),
     }
 }
 
 /// Whether the error says something about the connection, its statements or the role of the server. Then
 /// the connection is not used again. Otherwise only the statement has failed.
-pub(crate) fn ends_connection(error: &tokio_postgres::Error) -> bool {
+pub(crate) fn ends_connection(error: &tokio_postgres::Error, pooled: bool) -> bool {
     error
         .as_db_error()
-        .is_none_or(|answer| is_fatal(answer) || code_ends_connection(answer.code()))
+        .is_none_or(|answer| is_fatal(answer) || code_ends_connection(answer.code(), pooled))
 }
 
-fn code_ends_connection(state: &SqlState) -> bool {
+fn code_ends_connection(state: &SqlState, pooled: bool) -> bool {
+    // A pooler may send the next write to another server.
+    if pooled && *state == SqlState::READ_ONLY_SQL_TRANSACTION {
+        return false;
+    }
     // The connection, a transaction that we never began or a read-only server, a bug of the server. And 0A000: a table
     // was changed, and the prepared statements don't fit it any more.
     let starts = ["08", "25", "57P", "XX", "0A000"];
@@ -53,13 +59,10 @@ fn is_fatal(answer: &DbError) -> bool {
     )
 }
 
-/// The error for a pooler that shares connections. `server` is the address of the server behind it.
-pub(crate) fn of_pooler(server: Option<&str>) -> BackendError {
-    let server = server.map(|server| format!(" ({server})"));
+/// The error for a pooler that shares connections, and what to do about it.
+pub(crate) fn of_pooler(advice: &str) -> BackendError {
     BackendError::rejected(format!(
-        "a connection pooler shares this connection with other clients, so notifications would be \
-         lost; connect to the server itself{}, or to a pool in session mode, or add pgbouncer=true to the URL",
-        server.unwrap_or_default()
+        "a connection pooler shares this connection with other clients, so notifications would be lost; {advice}"
     ))
 }
 
@@ -69,8 +72,11 @@ fn of_server(answer: &DbError, during: During<'_>) -> BackendError {
         reason.insert_str(0, &format!("{address}: "));
     }
     match class(answer.code()) {
+        _ if during == During::Begin => BackendError::outcome_unknown(reason),
         Class::Setup => BackendError::rejected(reason + advice(answer.message())),
-        Class::Prepared => of_pooler(None),
+        Class::Prepared => of_pooler(
+            "connect to the server itself, or to a pool in session mode, or add pgbouncer=true to the URL",
+        ),
         Class::Schema => BackendError::rejected(format!(
             "{reason}; run the schema (`leasehold schema postgres`, or `leasehold::postgres::SCHEMA`), and grant \
              the documented rights"
@@ -152,8 +158,9 @@ mod tests {
             "55P03", "57014", "40001", "40P01", "40003", "53100", "53200", "42P01", "42501",
             "22003", "23505", "54000", "58030",
         ] {
-            assert!(!code_ends_connection(&state(code)), "{code}");
+            assert!(!code_ends_connection(&state(code), false), "{code}");
         }
+        assert!(!code_ends_connection(&state("25006"), true), "a pooler");
     }
 
     #[test]
@@ -162,7 +169,7 @@ mod tests {
             "25006", "25P02", "57P01", "57P02", "57P03", "57P05", "08006", "08P01", "26000",
             "42P05", "28000", "3D000", "0A000", "XX000",
         ] {
-            assert!(code_ends_connection(&state(code)), "{code}");
+            assert!(code_ends_connection(&state(code), false), "{code}");
         }
     }
 }

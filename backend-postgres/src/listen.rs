@@ -20,7 +20,8 @@ use tokio_postgres::{Client, Row};
 use crate::connection::{Connection, ManagedConnection};
 use crate::error::{During, classify};
 use crate::message::{self, Channel};
-use crate::shared::{Endpoint, Shared};
+use crate::pooler;
+use crate::shared::{Endpoint, Shared, primary, set_up};
 use crate::statements::Query;
 
 /// How long a subscription may be silent before it is pinged. Only a ping detects a dead network.
@@ -72,15 +73,18 @@ impl Subscription {
         // The server executes them in this order: the lock announces the subscription.
         let listen = format!("LISTEN {}", channel.name);
         let announce = format!("SELECT pg_advisory_lock_shared({})", channel.lock);
+        let endpoint = shared.for_subscriptions();
         let subscribing = async {
             let both = try_join(
                 client.batch_execute(&listen),
                 client.batch_execute(&announce),
             );
-            let failed = |error| classify(error, During::Connect(&shared.address()));
+            let failed = |error| classify(error, During::Connect(&endpoint.address()));
             both.await.map_err(failed)
         };
-        shared.in_time("answer to LISTEN", subscribing).await?;
+        shared
+            .in_time(endpoint, "answer to LISTEN", subscribing)
+            .await?;
         Ok(Self {
             client,
             opened: shared.runtime.now(),
@@ -96,7 +100,7 @@ impl Subscription {
     }
 }
 
-/// Fails if the direct URL leads to another server or database than the pooler.
+/// Fails if the direct URL leads to a pooler that shares connections, or to another server or database than the pooler.
 pub(crate) async fn check_direct(
     shared: &Shared,
     handle: &Handle,
@@ -105,8 +109,11 @@ pub(crate) async fn check_direct(
     let Some(direct) = &shared.direct else {
         return Ok(());
     };
-    let (client, clock) = shared.open_session(handle, unbounded_channel().0).await?;
-    check_same_database(&client, clock, direct, pooled).await
+    let [(client, _), (second, _)] = pooler::connect_two(shared, direct, [handle; 2]).await?;
+    pooler::check(&client, &second, shared, direct).await?;
+    let setting_up = set_up(&client, direct);
+    let answers = shared.in_time(direct, "answer", setting_up).await?;
+    check_same_database(&client, primary(&answers)?.clock, direct, pooled).await
 }
 
 /// Nobody sends messages in another database, and nobody looks there for listeners.
@@ -116,14 +123,16 @@ async fn check_same_database(
     direct: &Endpoint,
     pooled: &Connection,
 ) -> Result<(), BackendError> {
-    let query = Query::Database;
+    let (query, shared) = (Query::Database, &pooled.shared);
     let address = direct.address();
     let asking = async {
         let own = client.query_typed(query.text(), &[]).await;
-        let own = own.map_err(|error| classify(error, During::Connect(&address)))?;
-        Ok((own, pooled.query((query, &[])).await?))
+        own.map_err(|error| classify(error, During::Connect(&address)))
     };
-    let (own, (pooled, pooled_clock)) = pooled.shared.in_time("answer", asking).await?;
+    let own = shared.in_time(direct, "answer", asking).await?;
+    let asking = pooled.query((query, &[]));
+    let asking = shared.in_time(&shared.endpoint, "answer", asking);
+    let (pooled, pooled_clock) = asking.await?;
     let differs =
         |what| format!("{address}: the direct URL leads to another {what} than the pooler");
     if clock != pooled_clock {

@@ -206,6 +206,9 @@ impl Options {
     /// `pool_mode = transaction`. In a URL, `?pgbouncer=true` says the same. See
     /// [connection poolers](crate#connection-poolers). The default is `false`.
     ///
+    /// Without a [`direct_url`](Self::direct_url()), the server pushes nothing: waiters poll each 100 ms, and a holder
+    /// learns of a forced release when it renews.
+    ///
     /// # Examples
     /// ```
     /// let options = leasehold_postgres::Options::new().pooled(true);
@@ -217,8 +220,8 @@ impl Options {
     }
 
     /// Sets the URL of the server behind a [pooler](Self::pooled()), for subscriptions alone: waiters then learn of their
-    /// turn by a push. It implies `pooled`. It must lead to the same server and the same database as the pooler. A URL
-    /// that can't be read is refused when you create the backend.
+    /// turn by a push. It implies `pooled`. It must lead to the same server and the same database as the pooler, and not
+    /// through a pooler that shares connections. A URL that can't be read is refused when you create the backend.
     ///
     /// # Examples
     /// ```

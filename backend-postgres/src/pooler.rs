@@ -4,10 +4,11 @@
 //! notifications and advisory locks get lost, and a setting reaches other programs.
 
 use leasehold_api::BackendError;
+use tokio::runtime::Handle;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::error::{During, classify, of_pooler};
-use crate::shared::Shared;
+use crate::shared::{Endpoint, Shared};
 
 /// The process of the server, and its address without the pooler.
 const QUESTION: &str = "SELECT pg_backend_pid(),
@@ -15,6 +16,21 @@ const QUESTION: &str = "SELECT pg_backend_pid(),
 
 /// How often each client is asked in turn. Others may use the same pool at the same time.
 const ROUNDS: usize = 2;
+
+/// Opens two connections without any settings. Returns the number of each attempt, as [`Shared::connect`].
+pub(crate) async fn connect_two(
+    shared: &Shared,
+    endpoint: &Endpoint,
+    [one, two]: [&Handle; 2],
+) -> Result<[(Client, u64); 2], BackendError> {
+    let connecting = shared.connect(endpoint, one, None);
+    let first = shared.in_time(endpoint, "connection", connecting).await?;
+    let connecting = shared.connect(endpoint, two, None);
+    let limit = shared.options.connect_timeout;
+    let second = shared.runtime.timeout(limit, connecting).await;
+    let second = second.ok_or_else(|| too_few(&endpoint.address()))??;
+    Ok([first, second])
+}
 
 /// Fails unless each of two clients has a process of the server to itself. Changes nothing on the
 /// server.
@@ -27,12 +43,21 @@ const ROUNDS: usize = 2;
 pub(crate) async fn check(
     one: &Client,
     two: &Client,
-    settings: &Shared,
+    shared: &Shared,
+    endpoint: &Endpoint,
 ) -> Result<(), BackendError> {
-    let process = |client| process(client, settings);
+    let process = |client| process(client, shared, endpoint);
     let (first, address) = process(one).await?;
     let (second, _) = process(two).await?;
-    let is_shared = || Err(of_pooler(Some(&address)));
+    let is_shared = || {
+        let (set, or) = match shared.pooled {
+            true => ("direct_url must lead", ""),
+            false => ("connect", ", or add pgbouncer=true to the URL"),
+        };
+        Err(of_pooler(&format!(
+            "{set} to the server itself ({address}), or to a pool in session mode{or}"
+        )))
+    };
     if first == second {
         return is_shared();
     }
@@ -46,8 +71,12 @@ pub(crate) async fn check(
     Ok(())
 }
 
-async fn process(client: &Client, shared: &Shared) -> Result<(String, String), BackendError> {
-    let (limit, address) = (shared.options.connect_timeout, shared.address());
+async fn process(
+    client: &Client,
+    shared: &Shared,
+    endpoint: &Endpoint,
+) -> Result<(String, String), BackendError> {
+    let (limit, address) = (shared.options.connect_timeout, endpoint.address());
     let answer = client.simple_query(QUESTION);
     let answer = shared.runtime.timeout(limit, answer).await;
     let answer = answer.ok_or_else(|| too_few(&address))?;
@@ -60,7 +89,7 @@ async fn process(client: &Client, shared: &Shared) -> Result<(String, String), B
 }
 
 /// The error if a second connection is not made or not answered in time. A pool that is too small may accept it.
-pub(crate) fn too_few(address: &str) -> BackendError {
+fn too_few(address: &str) -> BackendError {
     let problem = "no second connection in time; a client has up to three, so allow three in max_connections, \
          in the CONNECTION LIMIT of the role and the database, and in the pool";
     BackendError::unavailable(format!("{address}: {problem}"))

@@ -107,16 +107,17 @@ impl Shared {
         !self.pooled || self.direct.is_some()
     }
 
-    /// Awaits an answer of the server within the connect timeout. `what` is its name in the error.
+    /// Awaits an answer of a server within the connect timeout. `what` is its name in the error.
     pub(crate) async fn in_time<T>(
         &self,
+        endpoint: &Endpoint,
         what: &str,
         answer: impl Future<Output = Result<T, BackendError>>,
     ) -> Result<T, BackendError> {
         let limit = self.options.connect_timeout;
         let answer = self.runtime.timeout(limit, answer).await;
         answer.unwrap_or_else(|| {
-            let reason = format!("{}: no {what} in time", self.address());
+            let reason = format!("{}: no {what} in time", endpoint.address());
             Err(BackendError::unavailable(reason))
         })
     }
@@ -147,7 +148,7 @@ impl Shared {
     ) -> Result<T, BackendError> {
         let (limit, making) = (
             self.options.connect_timeout,
-            self.in_time("connection", making),
+            self.in_time(endpoint, "connection", making),
         );
         endpoint.pace.connect(&self.runtime, limit, making).await
     }

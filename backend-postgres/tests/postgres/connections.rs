@@ -141,13 +141,13 @@ async fn stuck_statement_does_not_block_later_calls() {
 }
 
 /// Sends a release of an operation that holds nothing. It writes a row.
-async fn write(backend: &Backend, sequence: u64) -> Result<(), BackendError> {
+pub(crate) async fn write(backend: &Backend, sequence: u64) -> Result<(), BackendError> {
     let operation = operation(session(1), sequence);
     release(backend, &key("a"), operation).await.map(drop)
 }
 
 /// The processes of the server that serve the backends.
-fn processes(server: &Server) -> String {
+pub(crate) fn processes(server: &Server) -> String {
     server.execute(
         "SELECT string_agg(pid::text, ' ' ORDER BY pid) FROM pg_stat_activity
          WHERE application_name = 'leasehold'",

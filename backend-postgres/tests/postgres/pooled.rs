@@ -1,6 +1,7 @@
 //! Locks through a pooler that shares the connections of the server: PgBouncer in the mode `transaction`.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,11 +11,13 @@ use leasehold_api::{
     AcquireReply, BackendError, ClockId, LockBackend, LockClient, Notification, Wait,
 };
 use leasehold_postgres::{ConnectError, PostgresBackend, SCHEMA, tokio_postgres};
-use leasehold_test_servers::{PgBouncer, eventually, throughout};
+use leasehold_test_servers::{PgBouncer, PostgresOptions, eventually, throughout};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio_postgres::SimpleQueryMessage;
 
-use crate::connections::{LONG, next};
+use crate::connections::{LONG, next, processes, write};
 use crate::lock_is_handed_over;
 use crate::requests::{
     Backend, acquire, acquired, key, mutex, operation, release, renew, session, soon,
@@ -378,6 +381,12 @@ async fn direct_url_must_lead_to_the_same_database() {
     assert!(error.contains("another database"), "{error}");
     let error = refused(other.url()).await.expect_err("another server");
     assert!(error.to_string().contains("another server"), "{error}");
+    // It accepts connections and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = silent.local_addr().expect("bound").to_string();
+    let error = refused(format!("postgres://locks@{address}/shop")).await;
+    let error = error.expect_err("no answer").to_string();
+    assert!(error.contains(&address), "{error}");
     // Before any I/O:
     for (direct, text) in [
         (
@@ -388,15 +397,111 @@ async fn direct_url_must_lead_to_the_same_database() {
             "postgres://locks:hunter2@a/shop?nothing=1",
             "names of its options",
         ),
+        ("postgres://locks:hunter2@a/shop?pgbouncer=1", "neither"),
     ] {
         let error = refused(direct.into()).await.expect_err("not valid");
         assert_matches!(error, ConnectError::Invalid(_));
         let text_of_all = format!("{error} {error:?}");
         assert!(text_of_all.contains(text), "{text_of_all}");
+        assert!(text_of_all.contains("direct_url"), "{text_of_all}");
         assert!(!text_of_all.contains("hunter2"), "{text_of_all}");
     }
     let options = patient().direct_url("postgres://locks:hunter2@a/shop");
     assert!(!format!("{options:?}").contains("hunter2"), "{options:?}");
+}
+
+/// Notifications would be lost. No setting has reached the pool's connections.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn direct_url_to_a_pool_of_transactions_is_refused() {
+    let server = Server::start();
+    let (_pooler, url) = server.pool_of_transactions();
+    let options = patient().direct_url(&url);
+    let error = rejected(PostgresBackend::connect_with(&url, options).await);
+    let port = server.postgres.port();
+    assert!(error.contains("direct_url"), "{error}");
+    assert!(error.contains(&format!("(port {port})")), "{error}");
+    assert!(!error.contains("pgbouncer=true"), "{error}");
+    let client = sql_client(&url).await;
+    let answer = client.simple_query("SHOW lock_timeout").await;
+    let answer = format!("{:?}", answer.expect("an answer"));
+    assert!(!answer.contains("250ms"), "{answer}");
+}
+
+/// The pooler may send the next write elsewhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn read_only_server_keeps_the_connection_to_the_pooler() {
+    let server = Server::start();
+    server.execute("ALTER ROLE locks SET default_transaction_read_only = on");
+    let backend: Backend = Arc::new(connect_pooled(&server.url()).await);
+    let before = processes(&server);
+    let error = write(&backend, 1).await.expect_err("read only");
+    assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
+    assert!(error.to_string().contains("25006"), "{error}");
+    backend.hello().await.expect("an answer");
+    assert_eq!(processes(&server), before);
+}
+
+/// Forwards connections to a server. If told to, it makes the next `BEGIN` fail as if somebody had cancelled it.
+async fn canceller(server: &Server) -> (SocketAddr, Arc<AtomicBool>) {
+    const CANCELLED: &[u8] = b"DO $$BEGIN RAISE SQLSTATE '57014'; END$$";
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let (address, port) = (listener.local_addr(), server.postgres.port());
+    let armed = Arc::new(AtomicBool::new(false));
+    let cancels = Arc::clone(&armed);
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let server = TcpStream::connect(("127.0.0.1", port)).await;
+            let (mut from_server, mut to_server) = server.expect("a server").into_split();
+            let (mut from_client, mut to_client) = client.into_split();
+            tokio::spawn(async move { copy(&mut from_server, &mut to_client).await });
+            let cancels = Arc::clone(&cancels);
+            tokio::spawn(async move {
+                let mut bytes = vec![0; 1 << 16];
+                while let Ok(read @ 1..) = from_client.read(&mut bytes).await {
+                    let sent = &mut bytes[..read];
+                    let begin = sent.windows(6).position(|it| it == b"BEGIN ");
+                    if let Some(at) = begin.filter(|_| cancels.swap(false, Ordering::SeqCst)) {
+                        let text = sent[at..].split_mut(|byte| *byte == 0).next();
+                        let text = text.expect("a text");
+                        text.fill(b' ');
+                        text[..CANCELLED.len()].copy_from_slice(CANCELLED);
+                    }
+                    to_server.write_all(sent).await.expect("a server");
+                }
+            });
+        }
+    });
+    (address.expect("bound"), armed)
+}
+
+/// The statement behind it is then executed by itself, and what it writes stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn write_without_its_transaction_is_not_called_unexecuted() {
+    let server = Server::start_with(PostgresOptions::default().with_access("trust"));
+    let (address, cancels) = canceller(&server).await;
+    let url = format!("postgres://locks@{address}/shop?sslmode=disable&pgbouncer=true");
+    let backend: Backend = Arc::new(connect_to(&url).await);
+    let (key, before) = (key("a"), soon(&backend).await);
+    // So often that the client remembers the row, and writes without a read.
+    for sequence in 1..6 {
+        let held = operation(session(1), sequence);
+        let held = acquire(&backend, &mutex(&key, held, before)).await;
+        acquired(&held.expect("an answer").reply);
+        if sequence < 5 {
+            let released = release(&backend, &key, operation(session(1), sequence)).await;
+            released.expect("released");
+        }
+    }
+    let last = operation(session(1), 5);
+    cancels.store(true, Ordering::SeqCst);
+    let released = release(&backend, &key, last).await;
+    assert!(!cancels.load(Ordering::SeqCst), "it was cancelled");
+    assert_matches!(released, Err(BackendError::OutcomeUnknown { .. }));
+    let direct: Backend = Arc::new(connect_to(&server.url()).await);
+    let found = direct.inspect(&key).await.expect("an answer");
+    assert_eq!(found.reply.holder_count, 0, "it was released");
+    let again = release(&backend, &key, last).await;
+    again.expect("the client goes on");
 }
 
 /// Another program locks the rows. The wait is short, and other calls of the client go on.
