@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::postgres::{PostgresServer, folder, unprivileged};
 use crate::process::{Process, folder_on_path, path_in};
 use crate::server::free_port;
-use crate::waiting::within;
+use crate::waiting::block_until;
 
 /// The variable with the program.
 const VARIABLE: &str = "LEASEHOLD_PGBOUNCER";
@@ -38,22 +38,21 @@ pub struct PgBouncer {
 impl PgBouncer {
     /// Starts a pooler with these lines of configuration, such as `pool_mode = session`, for one user.
     pub fn start(server: &PostgresServer, user: &str, settings: &str) -> Self {
-        Self::start_on(server, user, settings.to_owned(), PORT)
+        Self::start_on(server, user, settings, PORT)
     }
 
     /// The same, and it listens on a port of 127.0.0.1.
     pub fn start_with_port(server: &PostgresServer, user: &str, settings: &str) -> Self {
-        let settings = format!("listen_addr = 127.0.0.1\n{settings}");
         Self::start_on(server, user, settings, free_port())
     }
 
-    fn start_on(server: &PostgresServer, user: &str, settings: String, port: u16) -> Self {
+    fn start_on(server: &PostgresServer, user: &str, settings: &str, port: u16) -> Self {
         let folder = folder("leasehold-pgbouncer-");
         let servers = addresses(&[server]);
         write(
             &folder,
             "config",
-            &config(&folder, port, &servers, &settings),
+            &config(&folder, port, &servers, settings),
         );
         write(&folder, "users", &format!("\"{user}\" \"\"\n"));
         Self {
@@ -61,7 +60,7 @@ impl PgBouncer {
             folder,
             port,
             servers,
-            settings,
+            settings: settings.to_owned(),
         }
     }
 
@@ -73,7 +72,7 @@ impl PgBouncer {
     /// Kills it, with all its connections, and starts it again.
     pub fn restart(&mut self) {
         self.process.signal(Signal::KILL);
-        within(START_WITHIN, || {
+        block_until("PgBouncer ends", || {
             self.process.ended().is_ok_and(|ended| ended.is_some())
         });
         // Otherwise it seems to be ready at once.
@@ -125,8 +124,13 @@ fn addresses(servers: &[&PostgresServer]) -> String {
 
 fn config(folder: &TempDir, port: u16, servers: &str, settings: &str) -> String {
     let path = folder.path().display();
+    let listens = if port == PORT {
+        ""
+    } else {
+        "listen_addr = 127.0.0.1"
+    };
     format!(
-        "[databases]\n{servers}\n[pgbouncer]\nlisten_port = {port}\nunix_socket_dir = {path}\n\
+        "[databases]\n{servers}\n[pgbouncer]\n{listens}\nlisten_port = {port}\nunix_socket_dir = {path}\n\
          auth_type = trust\nauth_file = {path}/users\n{settings}\n"
     )
 }

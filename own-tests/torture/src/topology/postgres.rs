@@ -13,34 +13,39 @@ use crate::random::{Random, between};
 const DATABASE: &str = "shop";
 const USER: &str = "locks";
 
-const FAULTS: &[Injection<Postgres>] = &[
-    (
-        within("kill server, restart with its data"),
-        |it, random| {
-            it.server.stop();
-            sleep(random, it.lease, 0, 150);
-            it.server.restart();
-        },
-    ),
-    (within("terminate backends"), |it, _| {
-        it.execute(&format!(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{USER}'"
-        ));
-    }),
-    (
-        within("lock the rows from outside").delays(),
-        |it, random| {
-            it.hold("PERFORM 1 FROM leasehold.locks FOR UPDATE", random);
-        },
-    ),
-    (
-        within("lock the table from outside").delays(),
-        |it, random| {
-            let statement = "LOCK TABLE leasehold.locks IN ACCESS EXCLUSIVE MODE";
-            it.hold(statement, random);
-        },
-    ),
-];
+/// The faults of the server, alone or behind a pooler.
+const fn faults<S: AsMut<Postgres>>() -> [Injection<S>; 4] {
+    [
+        (
+            within("kill server, restart with its data"),
+            |it, random| {
+                let it = it.as_mut();
+                it.server.stop();
+                sleep(random, it.lease, 0, 150);
+                it.server.restart();
+            },
+        ),
+        (within("terminate backends"), |it, _| {
+            it.as_mut().execute(&format!(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{USER}'"
+            ));
+        }),
+        (
+            within("lock the rows from outside").delays(),
+            |it, random| {
+                let statement = "PERFORM 1 FROM leasehold.locks FOR UPDATE";
+                it.as_mut().hold(statement, random);
+            },
+        ),
+        (
+            within("lock the table from outside").delays(),
+            |it, random| {
+                let statement = "LOCK TABLE leasehold.locks IN ACCESS EXCLUSIVE MODE";
+                it.as_mut().hold(statement, random);
+            },
+        ),
+    ]
+}
 
 pub(crate) struct Postgres {
     server: PostgresServer,
@@ -73,8 +78,14 @@ impl Postgres {
     }
 }
 
+impl AsMut<Self> for Postgres {
+    fn as_mut(&mut self) -> &mut Self {
+        self
+    }
+}
+
 impl Servers for Postgres {
-    const FAULTS: &[Injection<Self>] = FAULTS;
+    const FAULTS: &[Injection<Self>] = &faults();
 
     fn redis(&self) -> Vec<&RedisServer> {
         Vec::new()
@@ -125,22 +136,23 @@ impl Pooled {
     }
 }
 
+impl AsMut<Postgres> for Pooled {
+    fn as_mut(&mut self) -> &mut Postgres {
+        &mut self.postgres
+    }
+}
+
 impl Servers for Pooled {
-    const FAULTS: &[Injection<Self>] = &[
-        (within("restart pooler"), |it, _| it.pooler.restart()),
-        (FAULTS[0].0, |it, random| {
-            FAULTS[0].1(&mut it.postgres, random);
-        }),
-        (FAULTS[1].0, |it, random| {
-            FAULTS[1].1(&mut it.postgres, random);
-        }),
-        (FAULTS[2].0, |it, random| {
-            FAULTS[2].1(&mut it.postgres, random);
-        }),
-        (FAULTS[3].0, |it, random| {
-            FAULTS[3].1(&mut it.postgres, random);
-        }),
-    ];
+    const FAULTS: &[Injection<Self>] = {
+        let [killed, terminated, rows, table] = faults();
+        &[
+            (within("restart pooler"), |it, _| it.pooler.restart()),
+            killed,
+            terminated,
+            rows,
+            table,
+        ]
+    };
 
     fn redis(&self) -> Vec<&RedisServer> {
         Vec::new()
