@@ -26,6 +26,8 @@ use crate::rpc::{
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
 const PORT: u16 = 2379;
+/// The name of the token in a request.
+const TOKEN: &str = "token";
 
 /// The servers of a URL, and who connects.
 #[derive(Clone)]
@@ -74,12 +76,16 @@ fn endpoint(server: &str) -> Option<Endpoint> {
     Some(endpoint.keep_alive_timeout(PING_TIMEOUT))
 }
 
+type Token = MetadataValue<Ascii>;
+
 /// A connection to one of the servers at a time.
 pub(crate) struct Client {
     target: Target,
     /// The tokio runtime that the connections work on.
     home: Handle,
     state: Mutex<State>,
+    /// One call logs in. The others wait for it.
+    login: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -87,7 +93,7 @@ struct State {
     /// How many connections there were. The number chooses the server.
     count: usize,
     channel: Option<Channel>,
-    token: Option<MetadataValue<Ascii>>,
+    token: Option<Token>,
     is_closed: bool,
 }
 
@@ -104,10 +110,11 @@ impl Client {
             target,
             home,
             state: Mutex::default(),
+            login: tokio::sync::Mutex::default(),
         }
     }
 
-    /// Sends a request that only reads: again if a server can't be reached, until each has been tried.
+    /// Sends a request that only reads. After any error but a refusal, sends it again, once for each server.
     pub(crate) async fn read<Q, A>(&self, path: &'static str, request: Q) -> Result<A, BackendError>
     where
         Q: Message + Clone + 'static,
@@ -117,7 +124,7 @@ impl Client {
         loop {
             match self.call(path, request.clone()).await {
                 Err(status) if tries > 0 && !is_refusal(&status) => tries -= 1,
-                Err(status) => return Err(self.not_written(status).await),
+                Err(status) => return Err(not_written(status)),
                 Ok(answer) => return Ok(answer),
             }
         }
@@ -130,12 +137,14 @@ impl Client {
         A: Message + Default + 'static,
     {
         let signed = self.sign(Request::new(request.clone())).await?;
-        match self.send(path, signed).await {
-            Err(status) if has_logged_out(&status) && self.log_out() => {
+        let token = signed.metadata().get(TOKEN).cloned();
+        match (self.send(path, signed).await, token) {
+            (Err(status), Some(token)) if has_logged_out(&status) => {
+                self.log_out(&token);
                 let signed = self.sign(Request::new(request)).await?;
                 self.send(path, signed).await
             }
-            answer => answer,
+            (answer, _) => answer,
         }
     }
 
@@ -172,39 +181,42 @@ impl Client {
         doubt.answered(answer.await.map(tonic::Response::into_inner))
     }
 
-    /// Adds what the server asks for: who it is, and that it need not wait for a leader.
+    /// Adds the login, and that a server without a leader has to refuse the request.
     async fn sign<Q>(&self, mut request: Request<Q>) -> Result<Request<Q>, Status> {
         let metadata = request.metadata_mut();
         metadata.insert("hasleader", MetadataValue::from_static("true"));
-        let Some(login) = &self.target.login else {
-            return Ok(request);
-        };
-        let known = self.state().token.clone();
-        let token = match known {
-            Some(token) => token,
-            None => {
-                let login = Request::new(login.clone());
-                let answer: AuthenticateResponse = self.send(AUTHENTICATE, login).await?;
-                let token = MetadataValue::try_from(answer.token);
-                let token = token.map_err(|_| Status::unauthenticated("not a token"))?;
-                self.state().token = Some(token.clone());
-                token
-            }
-        };
-        metadata.insert("token", token);
+        if let Some(login) = &self.target.login {
+            metadata.insert(TOKEN, self.token(login).await?);
+        }
         Ok(request)
     }
 
-    /// Forgets the token. Returns whether a new one can be had.
-    pub(crate) fn log_out(&self) -> bool {
-        self.state().token = None;
-        self.target.login.is_some()
+    async fn token(&self, login: &AuthenticateRequest) -> Result<Token, Status> {
+        let known = || self.state().token.clone();
+        if let Some(token) = known() {
+            return Ok(token);
+        }
+        let _turn = self.login.lock().await;
+        if let Some(token) = known() {
+            return Ok(token);
+        }
+        let login = Request::new(login.clone());
+        let answer: AuthenticateResponse = self.send(AUTHENTICATE, login).await?;
+        let token = Token::try_from(answer.token);
+        let token = token.map_err(|_| Status::unauthenticated("not a token"))?;
+        self.state().token = Some(token.clone());
+        Ok(token)
+    }
+
+    /// Forgets this token, unless another call has a newer one already.
+    fn log_out(&self, token: &Token) {
+        self.state().token.take_if(|known| known == token);
     }
 
     fn channel(&self) -> Result<(Channel, Doubt<'_>), Status> {
         let mut state = self.state();
         if state.is_closed {
-            return Err(Status::cancelled("closed"));
+            return Err(closed());
         }
         let server = &self.target.servers[state.count % self.target.servers.len()];
         let channel = state.channel.get_or_insert_with(|| {
@@ -230,39 +242,51 @@ impl Client {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// An error of a call that wrote nothing.
-    pub(crate) async fn not_written(&self, status: Status) -> BackendError {
-        if let Some(closed) = self.closed().await {
-            return closed;
-        }
-        if is_refusal(&status) && status.code() != Code::NotFound {
-            let reason = format!("etcd refuses: {}", status.message());
-            return BackendError::rejected(reason).with_source(status);
-        }
-        BackendError::unavailable("etcd can't be reached").with_source(status)
+/// The error of a call that wrote nothing.
+pub(crate) fn not_written(status: Status) -> BackendError {
+    if status.source().is_some_and(|source| source.is::<Closed>()) {
+        return BackendError::Closed;
     }
-
-    /// An error of a write. Unless etcd has refused it, or there was no connection, perhaps it was applied.
-    pub(crate) async fn perhaps_written(&self, status: Status) -> BackendError {
-        if is_refusal(&status) || was_not_sent(&status) {
-            return self.not_written(status).await;
-        }
-        let unknown = || BackendError::outcome_unknown("the call failed").with_source(status);
-        self.closed().await.unwrap_or_else(unknown)
+    if is_refusal(&status) && status.code() != Code::NotFound {
+        let reason = format!("etcd refuses: {}", status.message());
+        return BackendError::rejected(reason).with_source(status);
     }
+    let reason = match was_not_sent(&status) {
+        true => "etcd can't be reached",
+        false => "etcd has failed the call",
+    };
+    BackendError::unavailable(reason).with_source(status)
+}
 
-    /// The error of all calls after the close, or after the end of the runtime that made the connections.
-    async fn closed(&self) -> Option<BackendError> {
-        let is_closed = self.state().is_closed;
-        let is_closed = is_closed || self.home.spawn(async {}).await.is_err();
-        is_closed.then_some(BackendError::Closed)
+/// The error of a write. Unless etcd has refused it, or it was not sent, perhaps it was applied.
+pub(crate) fn perhaps_written(status: Status) -> BackendError {
+    if is_refusal(&status) || was_not_sent(&status) {
+        return not_written(status);
+    }
+    BackendError::outcome_unknown("the call failed").with_source(status)
+}
+
+/// The client is closed, or the runtime of its connections has ended. Nothing was sent.
+#[derive(Debug)]
+struct Closed;
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the client is closed")
     }
 }
 
+impl Error for Closed {}
+
+fn closed() -> Status {
+    Status::from_error(Box::new(Closed))
+}
+
+/// Waits until the task of the connection takes a request. The task ends only with its runtime.
 async fn ready(grpc: &mut Grpc<Channel>) -> Result<(), Status> {
-    let ready = grpc.ready().await;
-    ready.map_err(|error| Status::from_error(error.into()))
+    grpc.ready().await.map_err(|_| closed())
 }
 
 /// Leaves a connection without an answer: the next call takes the next server. A silent one would be silent again.
@@ -291,7 +315,7 @@ impl Drop for Doubt<'_> {
 }
 
 /// Whether the server has refused a request, and executed nothing. One for which it has no space may have been executed.
-fn is_refusal(status: &Status) -> bool {
+pub(crate) fn is_refusal(status: &Status) -> bool {
     let is_answer = status.source().is_none();
     let is_too_large = status
         .message()
@@ -318,7 +342,7 @@ fn has_logged_out(status: &Status) -> bool {
 fn was_not_sent(status: &Status) -> bool {
     let mut cause = status.source();
     while let Some(error) = cause {
-        if error.is::<ConnectError>() {
+        if error.is::<ConnectError>() || error.is::<Closed>() {
             return true;
         }
         cause = error.source();

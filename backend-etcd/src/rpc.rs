@@ -151,6 +151,8 @@ pub(crate) struct WatchResponse {
     pub(crate) created: bool,
     #[prost(bool, tag = "4")]
     pub(crate) canceled: bool,
+    #[prost(string, tag = "6")]
+    pub(crate) cancel_reason: String,
     #[prost(message, repeated, tag = "11")]
     pub(crate) events: Vec<Event>,
 }

@@ -1,5 +1,6 @@
 //! The store: one key for each object, and one transaction for each write.
 
+use std::iter::once;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -8,9 +9,9 @@ use futures_util::StreamExt;
 use futures_util::stream::{BoxStream, unfold};
 use leasehold_api::{BackendError, Moment, Runtime, SessionId, TokioRuntime};
 use leasehold_store::{Object, Pushed, Put, Tag, TagStore};
-use tonic::Code;
+use tonic::{Code, Status};
 
-use crate::client::Client;
+use crate::client::{Client, not_written, perhaps_written};
 use crate::rpc::{
     Compare, DeleteRangeRequest, LEASE_GRANT, LeaseGrantRequest, LeaseGrantResponse, PutRequest,
     RANGE, RangeRequest, RangeResponse, RequestOp, TXN, TxnRequest, TxnResponse,
@@ -59,28 +60,30 @@ impl EtcdStore {
         (key, end)
     }
 
-    /// Applies the operations if the key has this tag. Returns the new one.
+    /// Applies the operations if the key has this revision. Returns the new tag.
     async fn execute(
         &self,
         name: &str,
-        expected: Option<&Tag>,
+        revision: i64,
         success: Vec<RequestOp>,
-    ) -> Result<Option<Tag>, BackendError> {
-        let revision = expected.map_or(Ok(0), revision_of)?;
+    ) -> Result<Option<Tag>, Status> {
         let compare = vec![Compare::last_change(self.key(name), revision)];
-        let answer = self.client.call(TXN, TxnRequest { compare, success });
-        match answer.await {
-            Ok(TxnResponse { header, succeeded }) => {
-                let revision = header.unwrap_or_default().revision;
-                Ok(succeeded.then(|| tag_of(revision)))
-            }
-            Err(status) => {
-                if status.code() == Code::NotFound {
-                    self.set_lease(None);
-                }
-                Err(self.client.perhaps_written(status).await)
-            }
-        }
+        let request = TxnRequest { compare, success };
+        let TxnResponse { header, succeeded } = self.client.call(TXN, request).await?;
+        let revision = header.unwrap_or_default().revision;
+        Ok(succeeded.then(|| tag_of(revision)))
+    }
+
+    /// The operations of a write. Its texts have this lease.
+    fn operations(&self, write: &Put<'_>, lease: i64) -> Vec<RequestOp> {
+        let object = put(self.key(write.name), write.bytes, 0);
+        // One transaction has a key only once.
+        let texts = write.texts.iter().take(TEXTS).enumerate();
+        let texts = texts.map(|(n, (session, text))| {
+            let key = format!("{}{n}", self.texts_to(*session));
+            put(self.key(&key), text.as_bytes(), lease)
+        });
+        once(object).chain(texts).collect()
     }
 
     /// A lease of etcd that lasts for a while.
@@ -95,7 +98,7 @@ impl EtcdStore {
         let granted = self.client.call(LEASE_GRANT, request).await;
         let LeaseGrantResponse { id } = match granted {
             Ok(granted) => granted,
-            Err(status) => return Err(self.client.not_written(status).await),
+            Err(status) => return Err(not_written(status)),
         };
         self.set_lease(Some((id, now.saturating_add(most - least))));
         Ok(id)
@@ -149,18 +152,23 @@ impl TagStore for EtcdStore {
     }
 
     async fn write(&self, write: Put<'_>) -> Result<Option<Tag>, BackendError> {
-        let mut operations = vec![put(self.key(write.name), write.bytes, 0)];
-        if !write.texts.is_empty() {
-            let lease = self.lease().await?;
-            // One transaction has a key only once.
-            let texts = write.texts.iter().take(TEXTS).enumerate();
-            let texts = texts.map(|(n, (session, text))| {
-                let key = format!("{}{n}", self.texts_to(*session));
-                put(self.key(&key), text.as_bytes(), lease)
-            });
-            operations.extend(texts);
+        let revision = write.expected.map_or(Ok(0), revision_of)?;
+        let mut may_repeat = true;
+        loop {
+            let lease = match write.texts.is_empty() {
+                true => 0,
+                false => self.lease().await?,
+            };
+            let operations = self.operations(&write, lease);
+            match self.execute(write.name, revision, operations).await {
+                // etcd has lost the lease, and has written nothing.
+                Err(status) if status.code() == Code::NotFound && may_repeat => {
+                    self.set_lease(None);
+                    may_repeat = false;
+                }
+                written => return written.map_err(perhaps_written),
+            }
         }
-        self.execute(write.name, write.expected, operations).await
     }
 
     async fn names(
@@ -196,8 +204,8 @@ impl TagStore for EtcdStore {
             request_put: None,
             request_delete_range: Some(DeleteRangeRequest { key }),
         };
-        self.execute(name, Some(tag), vec![delete]).await?;
-        Ok(())
+        let removed = self.execute(name, revision_of(tag)?, vec![delete]).await;
+        removed.map(drop).map_err(perhaps_written)
     }
 
     fn can_listen(&self) -> bool {
@@ -223,12 +231,19 @@ mod tests {
 
     use leasehold_test_servers::{EtcdServer, eventually};
 
+    use futures_util::FutureExt;
+    use tokio::runtime::Handle;
+
     use super::*;
     use crate::client::Target;
 
     fn store(server: &EtcdServer) -> EtcdStore {
+        store_at(server, Handle::current())
+    }
+
+    fn store_at(server: &EtcdServer, home: Handle) -> EtcdStore {
         let target = Target::of(&server.url()).expect("a URL");
-        let client = Client::new(target, tokio::runtime::Handle::current());
+        let client = Client::new(target, home);
         EtcdStore::new(client, TokioRuntime::current(), "")
     }
 
@@ -303,7 +318,7 @@ mod tests {
         assert!(written.expect("an answer").is_some());
     }
 
-    /// A write with a lease that etcd doesn't know is not applied, and the next one has another lease.
+    /// A write with a lease that etcd doesn't know is not applied, and is sent again with another lease.
     #[tokio::test]
     async fn lost_lease_of_texts_is_replaced() {
         let server = EtcdServer::start();
@@ -318,10 +333,6 @@ mod tests {
             .now()
             .saturating_add(Duration::from_secs(3_600));
         store.set_lease(Some((7, far)));
-        let error = store.write(put).await.expect_err("no such lease");
-        let is_unavailable = matches!(error, BackendError::Unavailable { .. });
-        assert!(is_unavailable, "{error:?}");
-        assert_eq!(store.read("k").await.expect("an answer"), None);
         assert!(store.write(put).await.expect("an answer").is_some());
         for (_, text) in &texts {
             assert_eq!(pushed.next().await, Some(Pushed::Text(text.clone())));
@@ -332,5 +343,26 @@ mod tests {
         server.execute(&["lease", "revoke", lease]);
         let left = async || store.names("push/", "", 9).await.expect("an answer");
         eventually("they are gone", async || left().await.is_empty()).await;
+    }
+
+    /// A write that was sent may be applied, also if the runtime of its connection ends. The next one isn't sent.
+    #[test]
+    fn write_in_flight_is_in_doubt_when_its_runtime_ends() {
+        let server = EtcdServer::start();
+        let [home, here] = [(); 2].map(|()| tokio::runtime::Runtime::new().expect("a runtime"));
+        here.block_on(async {
+            let store = store_at(&server, home.handle().clone());
+            store.read("k").await.expect("an answer");
+            server.pause();
+            let put = Put::new("k", None, b"1");
+            let mut write = store.write(put);
+            assert!((&mut write).now_or_never().is_none());
+            home.shutdown_background();
+            let written = write.await;
+            let is_unknown = matches!(written, Err(BackendError::OutcomeUnknown { .. }));
+            assert!(is_unknown, "{written:?}");
+            let written = store.write(put).await;
+            assert!(matches!(written, Err(BackendError::Closed)), "{written:?}");
+        });
     }
 }

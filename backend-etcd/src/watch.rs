@@ -8,8 +8,10 @@ use leasehold_api::{BackendError, Runtime, TokioRuntime, bounds};
 use leasehold_store::Pushed;
 use tonic::{Status, Streaming};
 
-use crate::client::Client;
-use crate::rpc::{NO_DELETE, WatchCreateRequest, WatchResponse};
+use crate::client::{Client, is_refusal, not_written};
+use crate::rpc::{
+    NO_DELETE, RANGE, RangeRequest, RangeResponse, WatchCreateRequest, WatchResponse,
+};
 
 /// The pause between attempts to subscribe again.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -44,7 +46,7 @@ impl Watch {
         };
         match watch.open().await {
             Ok(()) => Ok(watch),
-            Err(status) => Err(watch.client.not_written(status).await),
+            Err(status) => Err(not_written(status)),
         }
     }
 
@@ -61,8 +63,11 @@ impl Watch {
             match answers.message().await {
                 Ok(Some(answer)) if !answer.canceled => self.read(answer),
                 ended => {
-                    let is_canceled = matches!(ended, Ok(Some(_)));
-                    self.lose(is_canceled);
+                    self.answers = None;
+                    // The server has canceled it, because it doesn't keep the revision any more.
+                    if matches!(ended, Ok(Some(_))) {
+                        self.next = 0;
+                    }
                     let listening = false;
                     self.pushed.push_back(Pushed::Missed { listening });
                 }
@@ -82,6 +87,27 @@ impl Watch {
     }
 
     async fn open(&mut self) -> Result<(), Status> {
+        match self.subscribe().await {
+            // etcd gives no other reason for a login that has ended. A read renews it, or is refused too.
+            Err(status) if is_refusal(&status) => {
+                let _: RangeResponse = self.client.call(RANGE, self.range()).await?;
+                self.subscribe().await
+            }
+            answer => answer,
+        }
+    }
+
+    /// A request that needs the same right.
+    fn range(&self) -> RangeRequest {
+        RangeRequest {
+            key: self.key.clone(),
+            range_end: self.range_end.clone(),
+            limit: 1,
+            keys_only: true,
+        }
+    }
+
+    async fn subscribe(&mut self) -> Result<(), Status> {
         let (key, range_end) = (self.key.clone(), self.range_end.clone());
         let answers = self.client.watch(WatchCreateRequest {
             key,
@@ -91,17 +117,18 @@ impl Watch {
         });
         let mut answers = answers.await?;
         match answers.message().await? {
-            Some(answer) if answer.created && !answer.canceled => {
+            Some(answer) if answer.canceled => {
+                self.next = 0;
+                Err(Status::permission_denied(answer.cancel_reason))
+            }
+            Some(answer) if answer.created => {
                 if self.next == 0 {
                     self.next = answer.header.unwrap_or_default().revision + 1;
                 }
                 self.answers = Some(answers);
                 Ok(())
             }
-            _ => {
-                self.lose(true);
-                Err(Status::unavailable("no subscription"))
-            }
+            _ => Err(Status::unavailable("no subscription")),
         }
     }
 
@@ -111,15 +138,6 @@ impl Watch {
             // Another program's value is no text, which is a reason to ask.
             let text = String::from_utf8(change.value).unwrap_or_default();
             self.pushed.push_back(Pushed::Text(text));
-        }
-    }
-
-    /// Ends the subscription. The server has canceled it if the login has ended, or the revision is not kept any more.
-    fn lose(&mut self, is_canceled: bool) {
-        self.answers = None;
-        if is_canceled {
-            self.next = 0;
-            self.client.log_out();
         }
     }
 }

@@ -2,19 +2,32 @@
 
 mod processes;
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_api::{BackendError, Error, LockBackend, LockClient};
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use leasehold_api::{
+    BackendError, Error, LockBackend, LockClient, Notification, SessionId, bounds,
+};
 use leasehold_etcd::{ConnectError, EtcdBackend, Options};
-use leasehold_test_servers::{EtcdServer, eventually};
+use leasehold_test_servers::{EtcdServer, Stopwatch, eventually};
 
 /// What a busy machine may add to any time.
 const SLACK: Duration = Duration::from_secs(40);
 
+/// A busy machine may need longer than the default.
+fn patient() -> Options {
+    Options::new().call_timeout(bounds::MAX_CALL_TIMEOUT)
+}
+
 async fn connect(url: &str, options: Options) -> LockClient {
     let backend = EtcdBackend::connect_with(url, options).await;
-    LockClient::new(backend.expect("connected"))
+    let locks = LockClient::builder(backend.expect("connected"));
+    let locks = locks.call_timeout(bounds::MAX_CALL_TIMEOUT).build();
+    locks.expect("in range")
 }
 
 async fn refusal(url: &str) -> BackendError {
@@ -30,7 +43,10 @@ async fn use_once(locks: &LockClient, key: &str) -> u64 {
     let acquired = mutex.try_lock_for(SLACK).await.expect("an answer");
     let guard = acquired.into_guard().expect("free");
     let token = guard.fencing_token().get();
-    guard.release().await.expect("released");
+    // While servers elect a leader, the client goes on.
+    if let Err(error) = guard.release().await {
+        panic_unless_transient(&error);
+    }
     token
 }
 
@@ -71,7 +87,7 @@ async fn other_prefixes_are_other_locks() {
         ("a%2Fkey", "b"),
         ("/a", "b"),
     ] {
-        let locks = connect(&server.url(), Options::new().key_prefix(prefix)).await;
+        let locks = connect(&server.url(), patient().key_prefix(prefix)).await;
         let acquired = locks.mutex(key).expect("a key").try_lock().await;
         let guard = acquired.expect("an answer").into_guard();
         guards.push(guard.unwrap_or_else(|| panic!("{prefix} {key} is not free")));
@@ -84,7 +100,7 @@ async fn other_prefixes_are_other_locks() {
 #[tokio::test]
 async fn what_needs_a_clock_is_refused() {
     let mut server = EtcdServer::start();
-    let locks = connect(&server.url(), Options::new()).await;
+    let locks = connect(&server.url(), patient()).await;
     server.stop();
     let refused = [
         locks.rw_lock("k").err(),
@@ -99,14 +115,14 @@ async fn what_needs_a_clock_is_refused() {
 #[tokio::test]
 async fn lock_survives_a_crash_of_the_server() {
     let mut server = EtcdServer::start();
-    let locks = connect(&server.url(), Options::new()).await;
+    let locks = connect(&server.url(), patient()).await;
     let mutex = locks
         .mutex("k")
         .expect("a key")
         .lease(Duration::from_secs(60));
     let guard = mutex.lock().await.expect("free");
     server.restart();
-    let others = connect(&server.url(), Options::new()).await;
+    let others = connect(&server.url(), patient()).await;
     let outcome = others.mutex("k").expect("a key").try_lock().await;
     assert!(!outcome.expect("an answer").is_acquired());
     // Its connections are those from before.
@@ -117,16 +133,54 @@ async fn lock_survives_a_crash_of_the_server() {
     use_once(&others, "k").await;
 }
 
+fn url_of(servers: &[EtcdServer; 3]) -> String {
+    let server = |server: &EtcdServer| server.url().replace("etcd://", "");
+    format!("etcd://{}", servers.each_ref().map(server).join(","))
+}
+
+/// A guard that can't be renewed is lost when its lease ends, and nobody gets the lock.
+#[tokio::test]
+async fn silent_server_ends_guards() {
+    const LEASE: Duration = Duration::from_secs(3);
+    let server = EtcdServer::start();
+    let locks = connect(&server.url(), patient()).await;
+    let mutex = locks.mutex("k").expect("a key").lease(LEASE);
+    let guard = mutex.lock().await.expect("free");
+    server.pause();
+    let paused = Stopwatch::start();
+    let other = locks.mutex("k").expect("a key");
+    let waiting = tokio::spawn(async move { other.try_lock_for(LEASE * 2).await });
+    let lease_is_over = async || paused.elapsed() > LEASE;
+    eventually("the lease is over", lease_is_over).await;
+    assert!(!guard.is_valid());
+    eventually("it is lost", async || guard.loss_reason().is_some()).await;
+    // An error, or nothing: the server is silent.
+    let waited = waiting.await.expect("no panic");
+    assert!(!waited.is_ok_and(|outcome| outcome.is_acquired()));
+    server.resume();
+    let released = guard.release().await;
+    assert!(matches!(released, Err(Error::Lost { .. })), "{released:?}");
+}
+
+/// Whichever server a client has: each is silent once.
+#[tokio::test]
+async fn silent_server_is_left() {
+    let servers = EtcdServer::cluster();
+    let locks = connect(&url_of(&servers), patient()).await;
+    for server in &servers {
+        server.pause();
+        use_once(&locks, "k").await;
+        server.resume();
+    }
+}
+
 /// Each server is killed, so the leader is.
 #[tokio::test]
 async fn changes_of_the_leader_lose_no_lock() {
     let mut servers = EtcdServer::cluster();
-    let urls = servers
-        .each_ref()
-        .map(|server| server.url().replace("etcd://", ""));
-    let url = format!("etcd://{}", urls.join(","));
-    let locks = connect(&url, Options::new()).await;
-    let others = connect(&url, Options::new()).await;
+    let url = url_of(&servers);
+    let locks = connect(&url, patient()).await;
+    let others = connect(&url, patient()).await;
     let held = locks
         .mutex("held")
         .expect("a key")
@@ -157,44 +211,125 @@ fn panic_unless_transient(error: &Error) -> bool {
     false
 }
 
-/// The user has the documented rights. Its token is lost when the server restarts.
-#[tokio::test]
-async fn login_is_renewed_and_rights_are_checked() {
-    let mut server = EtcdServer::start();
+/// A server with the user `locks`, who has rights below these beginnings of keys.
+fn server_with_login(rights: &[&str]) -> EtcdServer {
+    let server = EtcdServer::start();
+    let execute = |command: &str| execute(&server, command);
     for command in [
         "user add root:root",
         "user grant-role root root",
         "user add locks:s3cret:%",
         "role add locks",
-        "role grant-permission locks readwrite leasehold/billing:/ --prefix=true",
         "user grant-role locks locks",
-        "auth enable",
     ] {
-        let words: Vec<_> = command.split(' ').collect();
-        server.execute(&words);
+        execute(command);
     }
-    let url = |login: &str| server.url().replace("etcd://", &format!("etcd://{login}@"));
+    for beginning in rights {
+        execute(&format!(
+            "role grant-permission locks readwrite {beginning} --prefix=true"
+        ));
+    }
+    execute("auth enable");
+    server
+}
+
+fn execute(server: &EtcdServer, command: &str) {
+    let words: Vec<_> = command.split(' ').collect();
+    server.execute(&words);
+}
+
+/// Ends all logins. A server that starts again knows those from before.
+fn end_logins(server: &EtcdServer) {
+    execute(server, "--user root:root auth disable");
+    execute(server, "auth enable");
+}
+
+fn url_with(login: &str, server: &EtcdServer) -> String {
+    server.url().replace("etcd://", &format!("etcd://{login}@"))
+}
+
+const LOGIN: &str = "locks:s3cret%3A%25";
+
+/// The user has the documented rights.
+#[tokio::test]
+async fn login_is_renewed_and_rights_are_checked() {
+    let server = server_with_login(&["leasehold/billing:/"]);
     for wrong in ["locks:wrong-s3cret", "nobody:s3cret"] {
-        let error = refusal(&url(wrong)).await;
+        let error = refusal(&url_with(wrong, &server)).await;
         assert!(matches!(error, BackendError::Rejected { .. }), "{error:?}");
         let text = format!("{error} {error:?}");
         assert!(!text.contains("s3cret"), "{text}");
     }
-    for without_rights in [server.url(), url("locks:s3cret%3A%25")] {
+    for without_rights in [server.url(), url_with(LOGIN, &server)] {
         let error = refusal(&without_rights).await;
         assert!(matches!(error, BackendError::Rejected { .. }), "{error:?}");
     }
-    let options = Options::new().key_prefix("billing:");
-    let locks = connect(&url("locks:s3cret%3A%25"), options).await;
+    let options = patient().key_prefix("billing:");
+    let locks = connect(&url_with(LOGIN, &server), options).await;
     use_once(&locks, "k").await;
+    end_logins(&server);
+    let before = logins(&server);
+    // Each call hears that its login has ended, and one of them logs in.
+    let keys: Vec<_> = (0..30).map(|n| format!("k{n}")).collect();
+    let locks = &locks;
+    let calls = keys.iter().map(|key| async move {
+        let mutex = locks.mutex(key).expect("a key");
+        let tried = mutex.try_lock().await.expect("logged in again");
+        let guard = tried.into_guard().expect("free");
+        guard.release().await.expect("released");
+    });
+    join_all(calls).await;
+    // A client has two connections, for commands and for renewals.
+    let logins = logins(&server) - before;
+    assert!((1..=2).contains(&logins), "{logins} logins");
+}
+
+/// How many logins a server has seen.
+fn logins(server: &EtcdServer) -> u64 {
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port())).expect("it runs");
+    let request = b"GET /metrics HTTP/1.0\r\n\r\n";
+    stream.write_all(request).expect("written");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    let is_count = |line: &&str| {
+        line.starts_with("grpc_server_started_total{") && line.contains("\"Authenticate\"")
+    };
+    let line = text.lines().find(is_count).expect("a metric");
+    let count = line.rsplit(' ').next().expect("a number");
+    count.parse().expect("a number")
+}
+
+/// etcd refuses a subscription without a login as one without a right.
+#[tokio::test]
+async fn subscription_is_renewed_with_the_login_and_needs_a_right() {
+    let rights = [
+        "leasehold/all:/",
+        "leasehold/some:/floor",
+        "leasehold/some:/key/",
+    ];
+    let mut server = server_with_login(&rights);
+    let backend = async |prefix| {
+        let (url, options) = (url_with(LOGIN, &server), patient().key_prefix(prefix));
+        let backend = EtcdBackend::connect_with(&url, options).await;
+        backend.expect("connected")
+    };
+    let session = SessionId::from_bytes([7; 16]);
+    let refused = backend("some:").await.listen(session).await.err();
+    let is_refused = matches!(refused, Some(BackendError::Rejected { .. }));
+    assert!(is_refused, "{refused:?}");
+    let mut pushed = backend("all:").await.listen(session).await.expect("rights");
+    end_logins(&server);
     server.restart();
-    let mutex = locks.mutex("k").expect("a key");
-    let guard = mutex
-        .try_lock()
-        .await
-        .expect("logged in again")
-        .into_guard();
-    guard.expect("free").release().await.expect("released");
+    let again = async {
+        while let Some(notification) = pushed.next().await {
+            if matches!(notification, Notification::Missed { listening: true }) {
+                return;
+            }
+        }
+        panic!("it has ended");
+    };
+    let subscribed = tokio::time::timeout(SLACK, again).await;
+    subscribed.expect("it subscribes again");
 }
 
 /// A program may use a client on another runtime than the one that made it, which then ends.

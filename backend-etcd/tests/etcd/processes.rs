@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use leasehold_etcd::Options;
 use leasehold_test_servers::{EtcdServer, Stopwatch, block_until};
 
-use super::{SLACK, connect};
+use super::{SLACK, connect, patient};
 
 const LEASE: Duration = Duration::from_secs(3);
 /// A lease after a survivor has seen it, and three polls.
@@ -28,7 +27,7 @@ fn work(url: &str, file: &mut File) -> ! {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let locks = connect(url, Options::new()).await;
+        let locks = connect(url, patient()).await;
         let mutex = locks.mutex("k").expect("a key").lease(LEASE);
         loop {
             let Ok(guard) = mutex.lock().await else {
