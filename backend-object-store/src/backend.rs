@@ -61,7 +61,7 @@ impl ObjectStoreBackend {
     /// The path of the URL is a folder for the objects. Settings and credentials come from the variables `AWS_…` of the
     /// environment, as for other programs, from the machine or the container, and from the query of the URL. Each parameter
     /// is a setting of [`AmazonS3ConfigKey`](object_store::aws::AmazonS3ConfigKey): `region`, or `endpoint` for another
-    /// service, with `allow_http=true` if that has no TLS.
+    /// service, with `allow_http=true` if that has no TLS. Other settings of connections, such as `proxy_url`, are refused.
     ///
     /// Checks the store as [`from_store`](Self::from_store) does.
     ///
@@ -153,6 +153,8 @@ async fn check_in_time(objects: &Objects) -> Result<(), BackendError> {
 
 /// Checks that the store has the bucket, lets this program write, and compares.
 async fn check(objects: &Objects) -> Result<(), BackendError> {
+    // An error of a read leaves no doubt.
+    objects.read(CHECKED).await?;
     let create = Put::new(CHECKED, None, b"leasehold");
     let (tag, bytes) = (foreign_tag(), b"leasehold, again");
     let replace = Put::new(CHECKED, Some(&tag), bytes);

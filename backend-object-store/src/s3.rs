@@ -7,10 +7,12 @@ use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::client::{HttpClient, HttpConnector};
 use object_store::path::Path;
 use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
-use reqwest::retry;
+use reqwest::{redirect, retry};
 use rustls::ClientConfig;
 use url::Url;
 
+/// The one setting of connections that is used: leasehold makes them.
+const ALLOW_HTTP: AmazonS3ConfigKey = AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp);
 const AGENT: &str = concat!("leasehold/", env!("CARGO_PKG_VERSION"));
 
 /// The bucket of a URL, and the folder in it.
@@ -35,10 +37,15 @@ pub(crate) fn bucket_of(
         let key: AmazonS3ConfigKey = key
             .parse()
             .map_err(|_| unusable("a parameter is no setting of AmazonS3ConfigKey"))?;
+        if matches!(key, AmazonS3ConfigKey::Client(_)) && key != ALLOW_HTTP {
+            return Err(unusable(
+                "a parameter is a setting of connections that isn't used",
+            ));
+        }
         builder = builder.with_config(key, value);
     }
-    let allows_http = AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp);
-    let requires_tls = !is_on(builder.get_config_value(&allows_http));
+    let requires_tls = !is_on(builder.get_config_value(&ALLOW_HTTP));
+    check_endpoint(&builder, requires_tls)?;
     if !requires_tls {
         certificates.check_unused("they need an endpoint with TLS")?;
     }
@@ -53,6 +60,21 @@ pub(crate) fn bucket_of(
         .build()
         .map_err(|_| unusable("a setting of the URL or of a variable AWS_… can't be used"))?;
     Ok((Arc::new(bucket), folder))
+}
+
+/// Credentials are sent in plain text only if the URL says so.
+fn check_endpoint(builder: &AmazonS3Builder, requires_tls: bool) -> Result<(), ConnectError> {
+    let of = |key| builder.get_config_value(&key);
+    let endpoint = of(AmazonS3ConfigKey::S3Endpoint).or_else(|| of(AmazonS3ConfigKey::Endpoint));
+    let Some(endpoint) = endpoint else {
+        return Ok(());
+    };
+    match Url::parse(&endpoint).as_ref().map_or("", Url::scheme) {
+        "https" => Ok(()),
+        "http" if !requires_tls => Ok(()),
+        "http" => Err(unusable("an endpoint with http: needs allow_http=true")),
+        _ => Err(unusable("the endpoint is no URL with https:")),
+    }
 }
 
 /// The error for a URL that can't be used. It has no source, which might quote the URL and so a password.
@@ -81,8 +103,9 @@ impl HttpConnector for Connector {
             .https_only(!allows_http)
             .http1_only()
             .connect_timeout(bounds::CONNECT_TIMEOUT)
-            // A repeated write would refuse itself.
+            // A repeated write would refuse itself. A bucket elsewhere needs another signature.
             .retry(retry::never())
+            .redirect(redirect::Policy::none())
             .build()
             .map_err(|source| object_store::Error::Generic {
                 store: "S3",

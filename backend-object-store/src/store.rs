@@ -1,5 +1,7 @@
 //! Objects by name, and the errors of the library.
 
+use std::error::Error as _;
+use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -15,11 +17,20 @@ use object_store::{
 const SEGMENT: usize = 200;
 
 /// The objects below a folder.
-#[derive(Debug)]
 pub(crate) struct Objects {
     store: Arc<dyn ObjectStore>,
     folder: Path,
     runtime: TokioRuntime,
+}
+
+impl fmt::Debug for Objects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Some stores show their credentials.
+        let mut objects = f.debug_struct("Objects");
+        objects
+            .field("folder", &self.folder)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A path is the folder, the prefix and the name, each in hex, so it has the order of the names. Segments of the prefix end with
@@ -100,11 +111,32 @@ fn classify(error: Error, unknown: fn(&str) -> BackendError) -> BackendError {
         | Error::NotSupported { .. }
         | Error::NotImplemented { .. }
         | Error::InvalidPath { .. }
-        | Error::UnknownConfigurationKey { .. } => {
-            BackendError::rejected("the object store refuses the request").with_source(error)
-        }
+        | Error::UnknownConfigurationKey { .. } => refused(error),
+        error if is_refusal(&error) => refused(error),
         error => unknown("the object store has failed").with_source(error),
     }
+}
+
+fn refused(error: Error) -> BackendError {
+    BackendError::rejected("the object store refuses the request").with_source(error)
+}
+
+/// Whether the store has answered that the request itself is wrong, or belongs elsewhere: 3xx or 4xx, but 408 and 429. The
+/// library says so only in its text.
+fn is_refusal(error: &Error) -> bool {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if text.starts_with("Received redirect") {
+            return true;
+        }
+        if let Some(status) = text.strip_prefix("Server returned non-2xx status code: ") {
+            return matches!(status.as_bytes(), [b'3' | b'4', ..])
+                && !["408", "429"].iter().any(|code| status.starts_with(code));
+        }
+        cause = error.source();
+    }
+    false
 }
 
 fn not_read(error: Error) -> BackendError {

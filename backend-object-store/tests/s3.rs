@@ -1,19 +1,22 @@
 //! What the suite can't see: URLs, credentials, and the names of objects on a server.
 
-use std::time::Duration;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 
-use leasehold_api::{BackendError, ConnectError, Key, LockClient};
+use leasehold_api::{BackendError, ConnectError, Key, LockClient, bounds};
 use leasehold_object_store::{ObjectStoreBackend, Options};
 use leasehold_test_servers::SeaweedFs;
 
 /// A busy machine may need longer than the default.
 fn patient() -> Options {
-    Options::new().call_timeout(Duration::from_secs(5))
+    Options::new().call_timeout(bounds::MAX_CALL_TIMEOUT)
 }
 
 async fn client(url: &str, options: Options) -> LockClient {
     let backend = ObjectStoreBackend::connect_with(url, options).await;
-    LockClient::new(backend.expect("connected"))
+    let locks = LockClient::builder(backend.expect("connected"));
+    let locks = locks.call_timeout(bounds::MAX_CALL_TIMEOUT).build();
+    locks.expect("in range")
 }
 
 #[tokio::test]
@@ -25,6 +28,11 @@ async fn bad_url_is_refused_without_its_password() {
         "s3://bucket?s3cret=1",
         "s3://bucket?secret_access_key=s3cret&access_key_id=me&virtual_hosted_style_request=s3cret",
         "s3://bucket/%ff?secret_access_key=s3cret",
+        "s3://bucket?proxy_url=http://s3cret",
+        "s3://bucket?timeout=1&secret_access_key=s3cret&access_key_id=me",
+        // Credentials are sent in plain text only if the URL says so.
+        "s3://bucket?endpoint=http://127.0.0.1:1/s3cret",
+        "s3://bucket?endpoint=127.0.0.1:1/s3cret&allow_http=true",
         "s3cret",
     ] {
         let error = ObjectStoreBackend::connect(url).await.expect_err(url);
@@ -51,11 +59,75 @@ async fn wrong_bucket_and_wrong_password_are_refused() {
         let is_refused = matches!(error, ConnectError::Backend(BackendError::Rejected { .. }));
         assert!(is_refused, "{other}: {error:?}");
     }
-    // Credentials are sent in plain text only if the URL says so.
-    let plain = url.replacen("&allow_http=true", "", 1);
-    assert_ne!(plain, url);
-    let error = ObjectStoreBackend::connect(&plain).await;
-    error.expect_err("the endpoint has no TLS");
+}
+
+/// A server that can't be reached leaves no doubt: the check reads first.
+#[tokio::test]
+async fn unreachable_server_is_unavailable() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = url_of(&listener);
+    drop(listener);
+    let error = ObjectStoreBackend::connect(&url)
+        .await
+        .expect_err("nobody listens");
+    let is_unavailable = matches!(
+        error,
+        ConnectError::Backend(BackendError::Unavailable { .. })
+    );
+    assert!(is_unavailable, "{error:?}");
+}
+
+/// A server that gives the same answer to each request.
+#[tokio::test]
+async fn answers_say_whether_to_try_again() {
+    for (status, is_permanent) in [
+        ("301 Moved Permanently", true),
+        (
+            "307 Temporary Redirect\r\nLocation: http://127.0.0.1:1/",
+            true,
+        ),
+        ("400 Bad Request", true),
+        ("405 Method Not Allowed", true),
+        ("408 Request Timeout", false),
+        ("429 Too Many Requests", false),
+        ("500 Internal Server Error", false),
+        ("503 Slow Down", false),
+    ] {
+        let url = server_that_answers(status);
+        let error = ObjectStoreBackend::connect(&url).await.expect_err(status);
+        let ConnectError::Backend(error) = error else {
+            panic!("{status}: {error:?}");
+        };
+        let is_rejected = matches!(error, BackendError::Rejected { .. });
+        assert_eq!(is_rejected, is_permanent, "{status}: {error:?}");
+        assert_eq!(error.is_transient(), !is_permanent, "{status}: {error:?}");
+    }
+}
+
+/// Returns the URL of a bucket.
+fn server_that_answers(status: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = url_of(&listener);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            let mut lines = BufReader::new(&stream).lines();
+            while lines
+                .next()
+                .is_some_and(|line| line.is_ok_and(|line| !line.is_empty()))
+            {}
+            let answer =
+                format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            drop(stream.write_all(answer.as_bytes()));
+        }
+    });
+    url
+}
+
+fn url_of(listener: &TcpListener) -> String {
+    let address = listener.local_addr().expect("an address");
+    let login = "access_key_id=me&secret_access_key=it";
+    format!("s3://bucket?endpoint=http://{address}&allow_http=true&{login}")
 }
 
 #[tokio::test]
