@@ -9,8 +9,8 @@ const INTRODUCTION: &str = "\
 
 Before you trust a lock that you wrote after a tutorial, look for its row. Each is a small backend on a real Redis server, which the
 [conformance suite](conformance.md) must reject, by the case that shows its fault. [migration.md](migration.md)
-shows what to write instead. The tutorials' leases in seconds are in milliseconds here. The backends add stamps and watermarks (rules 1
-and 12 of [semantics.md](semantics.md)), so a lock is rejected only for a fault that it has.
+shows what to write instead. The backends add stamps and watermarks (rules 1 and 12 of [semantics.md](semantics.md)), so a lock is
+rejected only for a fault that it has.
 
 ";
 
@@ -19,8 +19,7 @@ const END: &str = "
 with its lease, and scripts that compare before they change. Without watermarks even this lock fails if the network, or a client
 library that retries, delivers an acquire twice.
 
-`cargo test -p leasehold-specimens` runs these cases, and others that must pass. To regenerate this page, run
-`cargo run -p leasehold-specimens --example specimens > docs/specimens.md`.
+`cargo test -p leasehold-specimens` runs these cases, and others that must pass.
 ";
 
 /// Renders the page, in Markdown.
