@@ -318,7 +318,7 @@ impl ConnectOptions {
             return self.s3(url).await;
         }
         if !starts_with(&["redis", "valkey", "unix"]) {
-            let reason = "it begins with neither redis, valkey, postgres, mysql, mariadb, etcd, nats, s3 nor sqlite:";
+            let reason = "it begins with neither redis, valkey, postgres, mysql, mariadb, etcd, nats, tls, s3 nor sqlite:";
             return Err(unusable(reason));
         }
         match self.chosen_library(url)? {

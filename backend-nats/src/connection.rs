@@ -1,16 +1,17 @@
 //! Connections, and calls over them.
 
-use std::fmt;
+use std::error::Error;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use std::{fmt, io};
 
 use async_nats::client::{Request, RequestErrorKind};
 use async_nats::{
     Auth, AuthError, Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, Message,
-    ServerAddr, Subscriber,
+    ServerAddr, Subscriber, rustls,
 };
 use bytes::Bytes;
 use futures_util::future::{Either, select};
@@ -219,16 +220,7 @@ impl Links {
             .ping_interval(PING_EVERY)
             .request_timeout(None)
             .name("leasehold");
-        let client = options.connect(server).await.map_err(|error| {
-            let problem = match error.kind() {
-                ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
-                    let problem = "the server refuses this client";
-                    return BackendError::rejected(problem).with_source(error);
-                }
-                _ => "the server can't be reached",
-            };
-            BackendError::unavailable(problem).with_source(error)
-        })?;
+        let client = options.connect(server).await.map_err(not_connected)?;
         used.store(true, Ordering::SeqCst);
         let made = self.runtime.now();
         Ok(Link {
@@ -250,6 +242,23 @@ impl Links {
     fn current(&self) -> MutexGuard<'_, Current> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn not_connected(error: async_nats::ConnectError) -> BackendError {
+    use rustls::Error::{InvalidCertificate, InvalidMessage, PeerIncompatible};
+    let source = error.source().and_then(<dyn Error>::downcast_ref);
+    let inner = source.and_then(io::Error::get_ref);
+    let tls = inner.and_then(|inner| inner.downcast_ref());
+    let refused = match (error.kind(), tls) {
+        (ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication, _) => {
+            "the server refuses this client".to_owned()
+        }
+        (_, Some(tls @ (InvalidCertificate(_) | InvalidMessage(_) | PeerIncompatible(_)))) => {
+            format!("no TLS with the server: {tls}")
+        }
+        _ => return BackendError::unavailable("the server can't be reached").with_source(error),
+    };
+    BackendError::rejected(refused).with_source(error)
 }
 
 /// The error number that a server answers with, and what it says.

@@ -86,7 +86,7 @@ async fn settings(report: &mut Report, connection: &Connection) -> Result<(), Fa
         let checked = "a leader, and the rights of this user to read";
         return Ok(report.good("settings", checked)?);
     }
-    if url.starts_with("nats:") {
+    if url.starts_with("nats:") || url.starts_with("tls:") {
         let checked = "bucket, storage, age and limits; sync_interval can't be seen";
         return Ok(report.good("settings", checked)?);
     }

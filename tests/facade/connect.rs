@@ -144,7 +144,7 @@ async fn sqlite_urls_lead_to_the_file() {
 
 /// Pieces of URLs for all services. Nobody listens at port 1, and no host has to be looked up.
 fn urls() -> impl Strategy<Value = String> {
-    let scheme = "(redis|rediss|valkey|redis-cluster|redis-sentinel|redis\\+unix|unix|postgres|postgresql|mysql|mariadb|etcd|nats|s3|mongodb|)";
+    let scheme = "(redis|rediss|valkey|redis-cluster|redis-sentinel|redis\\+unix|unix|postgres|postgresql|mysql|mariadb|etcd|nats|tls|s3|mongodb|)";
     let login = "([a-z%]{0,4}:s3cret@|:s3cret@|)";
     let host = "(127\\.0\\.0\\.1|\\[::1\\]|)(:1|:|:[0-9]{6}|:x|)";
     let rest = "(/[0-9a-z%/]{0,6}|)(\\?[a-zA-Z=&%]{0,30}|\\?node=127\\.0\\.0\\.1:[0-9]{0,6}|\\?sentinelServiceName=a|\\?sslmode=[a-z]{0,8}|)";

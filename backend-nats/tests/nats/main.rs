@@ -3,6 +3,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+use std::env;
+use std::path::Path;
+use std::process::Command as Program;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
@@ -13,7 +16,7 @@ use leasehold_api::{
     Operation, OwnerId, ServerTime, SessionId, Wait, bounds,
 };
 use leasehold_nats::{ConnectError, NatsBackend, Options};
-use leasehold_test_servers::NatsServers;
+use leasehold_test_servers::{Authority, NatsServers};
 use serde_json::{Value, json};
 use support::ask;
 
@@ -168,6 +171,45 @@ async fn server_without_jetstream_or_with_a_login_refuses() {
     let server = NatsServers::start("authorization { token: s3cret }");
     let host = server.url().replace("nats://", "");
     use_once(&connect(&format!("nats://s3cret@{host}")).await, "k").await;
+}
+
+const TLS_URL: &str = "LEASEHOLD_TEST_TLS_URL";
+
+/// In a process whose machine trusts the server's authority.
+#[tokio::test]
+#[ignore = "tls_is_used_with_the_authorities_of_the_machine runs it in a process of its own"]
+async fn with_authority() {
+    let url = env::var(TLS_URL).expect("a URL");
+    use_once(&connect(&url).await, "k").await;
+    // The server asks for it.
+    use_once(&connect(&url.replace("tls://", "nats://")).await, "k").await;
+}
+
+#[tokio::test]
+async fn tls_is_used_with_the_authorities_of_the_machine() {
+    let authority = Authority::new();
+    let server = NatsServers::start_with_tls(&authority.issue("127.0.0.1"));
+    let url = server.url().replace("nats://", "tls://");
+    let error = refusal(&url).await;
+    let text = error.to_string();
+    assert!(
+        !error.is_transient() && text.contains("certificate"),
+        "{error:?}"
+    );
+    // A server without TLS is not used in plain text.
+    let plain = NatsServers::start("");
+    refusal(&plain.url().replace("nats://", "tls://")).await;
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("authority.pem");
+    std::fs::write(&file, authority.certificate()).expect("a file");
+    let tests = env::current_exe().expect("a path");
+    let run = Program::new(tests)
+        .args(["--ignored", "--exact", "with_authority"])
+        .env("SSL_CERT_FILE", file)
+        .env(TLS_URL, url)
+        .output()
+        .expect("started");
+    let text = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success() && text.contains("1 passed"), "{text}");
 }
 
 /// A server with one user, who has these rights.

@@ -20,4 +20,13 @@ fn doctor() {
     let (status, text) = operators::run(&Place::new(&server.url(), "doctor"), &["doctor"]);
     assert_eq!(status, Some(0), "{text}");
     assert!(text.contains("ok      settings: bucket"), "{text}");
+    let url = server.url().replace("nats://", "tls://");
+    let refused = Place::new(&url, "doctor")
+        .leasehold()
+        .arg("doctor")
+        .output();
+    let refused = refused.expect("the command runs");
+    let text = String::from_utf8_lossy(&refused.stderr);
+    let is_named = text.contains("no TLS with the server");
+    assert!(is_named && !refused.status.success(), "{text}");
 }

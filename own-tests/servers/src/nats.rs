@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::process::{Process, path_in};
 use crate::server::free_port;
+use crate::tls::Identity;
 
 /// The variable with the path of `nats-server`.
 const VARIABLE: &str = "LEASEHOLD_NATS_SERVER";
@@ -37,15 +38,20 @@ pub struct NatsServers {
 impl NatsServers {
     /// Starts one server, with further lines of its configuration.
     pub fn start(settings: &str) -> Self {
-        Self::start_all(1, settings)
+        Self::start_all(1, settings, None)
+    }
+
+    /// Starts one server that refuses clients without TLS.
+    pub fn start_with_tls(identity: &Identity) -> Self {
+        Self::start_all(1, "", Some(identity))
     }
 
     /// Starts a cluster of three. It may take some seconds until it has a leader.
     pub fn start_cluster() -> Self {
-        Self::start_all(3, "")
+        Self::start_all(3, "", None)
     }
 
-    fn start_all(count: usize, settings: &str) -> Self {
+    fn start_all(count: usize, settings: &str, tls: Option<&Identity>) -> Self {
         for _ in 0..PORT_TRIES {
             let mut servers = Self {
                 processes: (0..count).map(|_| None).collect(),
@@ -56,11 +62,29 @@ impl NatsServers {
                 ports: (0..count).map(|_| (free_port(), free_port())).collect(),
                 settings: settings.to_owned(),
             };
+            if let Some(identity) = tls {
+                servers.use_tls(identity);
+            }
             if (0..count).all(|server| servers.launch(server)) {
                 return servers;
             }
         }
         panic!("the NATS servers did not start");
+    }
+
+    fn use_tls(&mut self, identity: &Identity) {
+        let path_of = |name: &str, text: &str| {
+            let path = self.folder.path().join(name);
+            std::fs::write(&path, text).expect("a file");
+            path.display().to_string()
+        };
+        let certificate = path_of("certificate", &identity.certificate);
+        let key = path_of("key", &identity.key);
+        writeln!(
+            self.settings,
+            "tls {{ cert_file: \"{certificate}\", key_file: \"{key}\" }}"
+        )
+        .expect("a string grows");
     }
 
     /// Starts a process and waits until it answers. Returns whether it does: the port may be taken.
