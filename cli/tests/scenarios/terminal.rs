@@ -152,9 +152,10 @@ pub(crate) fn stopped_from_the_terminal(place: &Place) {
 /// The keeper renews the lock while the command is stopped for longer than a lease.
 pub(crate) fn stopped_for_longer_than_a_lease(place: &Place) {
     let mut screen = Screen::open(place);
-    let run = "$L run --lease 6s --kill-after 1s $K";
+    let run = "mkfifo go; $L run --lease 6s --kill-after 1s $K";
+    // It starts no program meanwhile: a shell that has just called `vfork` can't be stopped.
     screen.type_in(&format!(
-        "{run} -- sh -c 'echo ru\"\"ns; until [ -e go ]; do sleep 0.1; done; exit 9'\n"
+        "{run} -- sh -c 'echo ru\"\"ns; read x <go; exit 9'\n"
     ));
     screen.expect("runs");
     screen.type_in("\u{1a}");
@@ -166,7 +167,12 @@ pub(crate) fn stopped_for_longer_than_a_lease(place: &Place) {
     });
     assert!(place.client().is_held(), "the keeper renews it");
     screen.type_in("fg\n");
-    std::fs::write(place.file("go"), "").expect("written");
+    let pipe = File::options()
+        .read(true)
+        .write(true)
+        .open(place.file("go"));
+    let mut pipe = pipe.expect("a pipe");
+    pipe.write_all(b"\n").expect("written");
     // The shell may lose what is typed before it has the terminal.
     block_until("a prompt", || {
         screen.type_in("echo status:$?\n");
