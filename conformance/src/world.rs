@@ -94,9 +94,12 @@ impl World {
 
     /// How long after its end, by the stamps, a lease may still count.
     pub(crate) fn late_ends(&self) -> Duration {
-        match self.several_servers() || !self.abilities.clock {
-            true => self.tolerance(),
-            false => Duration::ZERO,
+        let tolerance = self.tolerance();
+        match self.abilities.clock {
+            true if !self.several_servers() => Duration::ZERO,
+            // It counts from another client's first look: at most the holder's call and its own after the holder's stamp.
+            false if !tolerance.is_zero() => tolerance + self.slowest.get() * 2,
+            _ => tolerance,
         }
     }
 
