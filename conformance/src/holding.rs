@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::{Either, join, select};
-use leasehold_api::{Contention, Error, Guard, LockClient, MultiReleaseError, Outcome};
+use leasehold_api::{Contention, Error, Guard, LockClient, MultiReleaseError, Outcome, bounds};
 
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
 use crate::world::{World, several};
@@ -29,9 +29,11 @@ impl From<MultiReleaseError> for Failure {
 }
 
 impl World {
-    /// Connects a new client.
+    /// Connects a new client. Its calls have the time that this backend needs.
     pub(crate) async fn client(&self) -> Result<LockClient, Failure> {
-        Ok(LockClient::new(self.backend().await?))
+        let limit = self.call_limit().min(bounds::MAX_CALL_TIMEOUT);
+        let client = LockClient::builder(self.backend().await?).call_timeout(limit);
+        Ok(client.build()?)
     }
 
     /// Connects several clients.
