@@ -61,7 +61,7 @@ pub use proxy::FaultProxy;
 pub use resp::Request;
 pub use seaweed::SeaweedFs;
 pub use sentinel::SentinelServers;
-pub use server::{Data, RedisServer, ServerOptions, Version};
+pub use server::{Data, RedisServer, ServerOptions, Version, free_port};
 pub use thread_proxy::{ThreadProxy, connect};
 pub use tls::{Authority, Identity};
 pub use waiting::{Stopwatch, block_until, eventually, throughout, within};

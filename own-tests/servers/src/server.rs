@@ -521,9 +521,9 @@ fn folder_in_memory() -> TempDir {
     folder.expect("a temporary folder")
 }
 
-/// Returns a port below the ephemeral range, so that no outgoing connection takes it during a
-/// restart of its server.
-pub(crate) fn free_port() -> u16 {
+/// Returns a port of 127.0.0.1 below the ephemeral range, so that no outgoing connection takes it before its server starts, or
+/// during a restart.
+pub fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const COUNT: u32 = 20_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -1,13 +1,13 @@
 //! Instances of the service as processes, and their callers.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use leasehold_test_servers::block_until;
+use leasehold_test_servers::{block_until, free_port};
 
 pub struct Instance {
     pub process: Child,
@@ -62,8 +62,7 @@ impl Drop for Instance {
 }
 
 pub fn free_address() -> SocketAddr {
-    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
-    free.local_addr().expect("bound")
+    (Ipv4Addr::LOCALHOST, free_port()).into()
 }
 
 pub fn get(address: SocketAddr, path: &str) -> u16 {
