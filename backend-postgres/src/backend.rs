@@ -12,7 +12,6 @@ use leasehold_api::{
 };
 use leasehold_store::StoreBackend;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 use tokio_postgres::config::{SslMode, SslNegotiation};
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{Config, NoTls, Socket};
@@ -22,11 +21,8 @@ use crate::connector::{Connector, config_of, connector_of};
 use crate::listen;
 use crate::options::Options;
 use crate::pooler;
-use crate::shared::{Endpoint, Newest, Shared};
+use crate::shared::{Endpoint, Shared};
 use crate::store::PostgresStore;
-
-/// The application name of the connections, unless the configuration has one.
-const APPLICATION: &str = "leasehold";
 
 /// A [`LockBackend`] on a PostgreSQL server, with all capabilities but
 /// [`batches`](leasehold_api::Capabilities::batches).
@@ -112,7 +108,7 @@ impl PostgresBackend {
     /// # }
     /// ```
     pub async fn connect_with(url: &str, options: Options) -> Result<Self, ConnectError> {
-        Self::start(endpoints(url, &options)?, options).await
+        Self::start(of_url(url, options)?).await
     }
 
     /// Connects with a configuration and a maker of TLS streams of your own. These are the two values that
@@ -162,8 +158,7 @@ impl PostgresBackend {
         let connector = connector_of(tls);
         let endpoint = |config| Endpoint::new(config, Arc::clone(&connector));
         let direct = direct_config(&options)?.map(endpoint);
-        let pooled = options.is_pooled();
-        Self::start((endpoint(config), pooled, direct), options).await
+        Self::start(Shared::new(endpoint(config), direct, options)).await
     }
 
     /// Creates a backend for the server of a URL that need not be reachable yet. The first call connects.
@@ -190,41 +185,20 @@ impl PostgresBackend {
     /// # }
     /// ```
     pub fn connect_lazy(url: &str, options: Options) -> Result<Self, ConnectError> {
-        let endpoints = endpoints(url, &options)?;
+        let shared = of_url(url, options)?;
         TokioRuntime::check_clock()?;
-        Self::on(Self::shared(endpoints, options), None)
+        Self::on(shared, None)
     }
 
     /// Boxed, so that its code is compiled once, here. Each crate that awaits an `async fn` compiles it again, with
     /// all that it awaits.
     #[inline(never)]
-    fn start(
-        endpoints: Endpoints,
-        options: Options,
-    ) -> BoxFuture<'static, Result<Self, ConnectError>> {
+    fn start(shared: Arc<Shared>) -> BoxFuture<'static, Result<Self, ConnectError>> {
         Box::pin(async move {
             TokioRuntime::check_clock()?;
-            let shared = Self::shared(endpoints, options);
             let (handle, thread) = (Handle::current(), TokioRuntime::renewal_thread());
             let open = open_in_time(&shared, &handle, thread.as_ref().unwrap_or(&handle)).await?;
             Self::on(shared, Some(open))
-        })
-    }
-
-    fn shared((mut endpoint, pooled, mut direct): Endpoints, options: Options) -> Arc<Shared> {
-        for Endpoint { config, .. } in std::iter::once(&mut endpoint).chain(&mut direct) {
-            if config.get_application_name().is_none() {
-                config.application_name(APPLICATION);
-            }
-        }
-        Arc::new(Shared {
-            endpoint,
-            pooled,
-            direct,
-            options,
-            runtime: TokioRuntime::current(),
-            closed: watch::Sender::new(false),
-            newest: Newest::default(),
         })
     }
 
@@ -283,7 +257,7 @@ async fn open_two(
     let endpoint = &shared.endpoint;
     let connecting = pooler::connect_two(shared, endpoint, [commands, renewals]);
     let [(first, attempt), (second, attempt_of_second)] = connecting.await?;
-    if !shared.pooled {
+    if !shared.is_pooled() {
         pooler::check(&first, &second, shared, endpoint).await?;
     }
     let both = try_join(
@@ -295,27 +269,25 @@ async fn open_two(
     Ok(both)
 }
 
-/// Where the commands go, whether that is a pooler, and the server behind it if that is known.
-type Endpoints = (Endpoint, bool, Option<Endpoint>);
-
-/// The endpoints of a URL and of [`Options::direct_url`].
-fn endpoints(url: &str, options: &Options) -> Result<Endpoints, InvalidInput> {
+/// What the connections to a URL and to [`Options::direct_url`] share.
+fn of_url(url: &str, mut options: Options) -> Result<Arc<Shared>, InvalidInput> {
     options.check()?;
     let (config, pooled) = config_of("URL", url)?;
-    let direct = direct_config(options)?;
+    options.pooled |= pooled;
+    let direct = direct_config(&options)?;
     let configs = std::iter::once(&config).chain(&direct);
     if !configs
         .clone()
         .any(|config| config.get_ssl_mode() == SslMode::Require)
     {
-        check_no_certificates(options)?;
+        check_no_certificates(&options)?;
     }
     let endpoint = |config: Config| {
-        let connector = connector(&config, options)?;
+        let connector = connector(&config, &options)?;
         Ok::<_, InvalidInput>(Endpoint::new(config, connector))
     };
-    let direct = direct.map(endpoint).transpose()?;
-    Ok((endpoint(config)?, pooled || options.is_pooled(), direct))
+    let (endpoint, direct) = (endpoint(config)?, direct.map(endpoint).transpose()?);
+    Ok(Shared::new(endpoint, direct, options))
 }
 
 fn direct_config(options: &Options) -> Result<Option<Config>, InvalidInput> {

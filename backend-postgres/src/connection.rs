@@ -99,7 +99,7 @@ impl Connection {
         shared: &Arc<Shared>,
     ) -> Result<Self, BackendError> {
         let began = shared.runtime.now();
-        let mode = match shared.pooled {
+        let mode = match shared.is_pooled() {
             true => Mode::Transactions(Mutex::default()),
             false => prepare_session(&client, attempt, shared).await?,
         };
@@ -111,7 +111,7 @@ impl Connection {
             doubt_after: DOUBT_AFTER,
             doubtful: AtomicBool::new(false),
         };
-        if shared.pooled {
+        if shared.is_pooled() {
             // Without the schema or the rights, it fails here, as a session does.
             let reading = connection.execute((Query::Read, &[&NO_KEY])).await;
             let failed = |it: Failed| classify(it.error, During::Connect(&shared.address()));
@@ -208,7 +208,7 @@ impl Connection {
         let result = call.await;
         watched.answered = true;
         result.map_err(|Failed { error, during }| {
-            let ends = during == During::Begin || ends_connection(&error, self.shared.pooled);
+            let ends = during == During::Begin || ends_connection(&error, self.shared.is_pooled());
             let error = classify(error, during);
             if ends {
                 self.doubtful.store(true, Ordering::Relaxed);

@@ -50,7 +50,7 @@ pub(crate) async fn check(
     let (first, address) = process(one).await?;
     let (second, _) = process(two).await?;
     let is_shared = || {
-        let (set, or) = match shared.pooled {
+        let (set, or) = match shared.is_pooled() {
             true => ("direct_url must lead", ""),
             false => ("connect", ", or add pgbouncer=true to the URL"),
         };

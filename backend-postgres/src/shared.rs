@@ -8,6 +8,7 @@ use futures_util::future::{Either, select};
 use leasehold_api::{BackendError, ClockId, ConnectPace, TokioRuntime};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio_postgres::{Client, Config, SimpleQueryMessage};
 
@@ -16,6 +17,9 @@ use crate::error::{During, classify};
 use crate::hosts;
 use crate::options::Options;
 use crate::statements::{SET_UP, Server};
+
+/// The application name of the connections, unless the configuration has one.
+const APPLICATION: &str = "leasehold";
 
 /// Where connections lead, and how they are opened.
 pub(crate) struct Endpoint {
@@ -26,7 +30,10 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    pub(crate) fn new(config: Config, connector: Connector) -> Self {
+    pub(crate) fn new(mut config: Config, connector: Connector) -> Self {
+        if config.get_application_name().is_none() {
+            config.application_name(APPLICATION);
+        }
         Self {
             config,
             connector,
@@ -43,13 +50,11 @@ impl Endpoint {
 /// What all connections of a backend share.
 pub(crate) struct Shared {
     pub(crate) endpoint: Endpoint,
-    /// Whether the endpoint is a pooler that may execute each transaction elsewhere.
-    pub(crate) pooled: bool,
     /// The server behind the pooler, for subscriptions. `None` without a pooler, or if only the pooler is known.
     pub(crate) direct: Option<Endpoint>,
     pub(crate) options: Options,
     pub(crate) runtime: TokioRuntime,
-    pub(crate) closed: tokio::sync::watch::Sender<bool>,
+    pub(crate) closed: watch::Sender<bool>,
     pub(crate) newest: Newest,
 }
 
@@ -86,6 +91,23 @@ impl Newest {
 }
 
 impl Shared {
+    /// Outside a tokio runtime, it panics.
+    pub(crate) fn new(endpoint: Endpoint, direct: Option<Endpoint>, options: Options) -> Arc<Self> {
+        Arc::new(Self {
+            endpoint,
+            direct,
+            options,
+            runtime: TokioRuntime::current(),
+            closed: watch::Sender::new(false),
+            newest: Newest::default(),
+        })
+    }
+
+    /// Whether the endpoint is a pooler that may execute each transaction elsewhere.
+    pub(crate) const fn is_pooled(&self) -> bool {
+        self.options.is_pooled()
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         *self.closed.borrow()
     }
@@ -104,7 +126,7 @@ impl Shared {
 
     /// Whether sessions can subscribe.
     pub(crate) const fn can_listen(&self) -> bool {
-        !self.pooled || self.direct.is_some()
+        !self.is_pooled() || self.direct.is_some()
     }
 
     /// Awaits an answer of a server within the connect timeout. `what` is its name in the error.
@@ -163,7 +185,7 @@ impl Shared {
         let opening = async {
             let (client, attempt) = self.connect(endpoint, handle, Some(payloads)).await?;
             let answers = set_up(&client, endpoint).await?;
-            let clock = match self.pooled {
+            let clock = match self.is_pooled() {
                 false => self.reached(attempt, &answers)?,
                 true => primary(&answers)?.clock,
             };
