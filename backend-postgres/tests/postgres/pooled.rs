@@ -433,12 +433,12 @@ async fn read_only_server_keeps_the_connection_to_the_pooler() {
     let server = Server::start();
     server.execute("ALTER ROLE locks SET default_transaction_read_only = on");
     let backend: Backend = Arc::new(connect_pooled(&server.url()).await);
-    let before = processes(&server);
+    let before = processes(&server).await;
     let error = write(&backend, 1).await.expect_err("read only");
     assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
     assert!(error.to_string().contains("25006"), "{error}");
     backend.hello().await.expect("an answer");
-    assert_eq!(processes(&server), before);
+    assert_eq!(processes(&server).await, before);
 }
 
 /// Forwards connections to a server. If told to, it makes the next `BEGIN` fail as if somebody had cancelled it.
