@@ -136,6 +136,26 @@ async fn turn_that_ends_in_silence_is_no_contention() {
     }
 }
 
+/// The poll is answered late, within its time: that is no outage for anybody else.
+#[tokio::test(start_paused = true)]
+async fn turn_that_ends_in_silence_ends_no_other_wait() {
+    let (server, [(a, _), (b, network)]) = connected();
+    let held_by_a = lock(&a).await;
+    let limited = mutex_of(&b).outage_limit(ms(300));
+    let short = limited.clone();
+    let short = tokio::spawn(async move { short.try_lock_for(ms(1_700)).await });
+    let long = tokio::spawn(async move { limited.lock().await });
+    server.advance(ms(100)).await;
+    for _ in 0..2 {
+        network.inject_into(Call::Poll, Fault::DelayReply(ms(900)));
+    }
+    outage(short.await.expect("no panic"));
+    server.advance(ms(100)).await;
+    assert!(!long.is_finished());
+    held_by_a.release().await.expect("released");
+    drop(long.await.expect("no panic").expect("the server answers"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn contention_and_short_waits_are_no_outage() {
     let (server, [(a, network), (b, _)]) = connected();

@@ -221,19 +221,20 @@ impl<'a> WaitLoop<'a> {
         Ok(self.contention())
     }
 
-    /// The result at the deadline of a wait in the queue. A poll that is unanswered for half of its time shows an outage, unless
-    /// another call of the client was answered: its own error would come too late.
+    /// The result at the deadline of a wait in the queue. If its poll is unanswered for half of its time, and nothing was answered
+    /// that was sent later, this wait fails: the error of the poll would come too late. Others learn of an outage by a call that had
+    /// its whole time, such as that of the probe.
     fn out_of_time_in_queue(&mut self, polls: &PollHandle) -> Result<Step, Error> {
         let core = self.ask.client;
-        let now = core.now();
         let is_limited = self.ask.options.outage_limit.is_some();
         if let Some(sent) = polls.unanswered_since()
             && is_limited
-            && core.outage.since(now).is_none()
-            && now.saturating_since(sent) >= core.settings.call_timeout / 2
+            && core.now().saturating_since(sent) >= core.settings.call_timeout / 2
+            && !core.outage.has_answer_since(sent)
         {
+            probe::start(core);
             let error = BackendError::unavailable("the lock service does not answer a poll");
-            core.outage.failed(sent, now, &error);
+            self.last_error = Some(error);
         }
         self.out_of_time().map(Step::Done)
     }

@@ -60,7 +60,7 @@ impl Outage {
 
     /// Notes that a call has failed now, although it had its whole time.
     pub(crate) fn failed(&self, sent: Moment, now: Moment, error: &BackendError) {
-        if nanos(sent) < self.answered.load(Ordering::Relaxed) {
+        if self.has_answer_since(sent) {
             return;
         }
         let mut state = self.state.lock();
@@ -73,6 +73,11 @@ impl Outage {
         if before.is_none() {
             self.changed.notify();
         }
+    }
+
+    /// Whether a call was answered that was sent later.
+    pub(crate) fn has_answer_since(&self, sent: Moment) -> bool {
+        nanos(sent) < self.answered.load(Ordering::Relaxed)
     }
 
     /// Notes an answer to a call that was sent then. A refusal is one, too.

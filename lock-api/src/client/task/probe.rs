@@ -16,9 +16,12 @@ pub(crate) fn start(core: &Arc<Core>) {
 
 async fn run(core: Arc<Core>) {
     let mut backoff = Backoff::background();
-    while core.outage.since(core.now()).is_some() && !core.is_orphaned() && !core.is_closed() {
+    while !core.is_orphaned() && !core.is_closed() {
         // Its result is noted like that of any other call.
         let _ = core.ping().await;
+        if core.outage.since(core.now()).is_none() {
+            break;
+        }
         core.runtime.sleep(core.jittered(backoff.next())).await;
     }
     core.outage.probing.store(false, Ordering::Release);
