@@ -1,4 +1,4 @@
-//! Distributed locks on Redis, Valkey, Postgres, MySQL, NATS, SQLite or S3: leased, fenced, fair, and testable without a server.
+//! Distributed locks on Redis, Valkey, Postgres, MySQL, NATS, SQLite, etcd or S3: leased, fenced, fair, and testable without a server.
 //!
 //! A [`LockClient`] creates mutexes, reader/writer locks and semaphores for keys that several
 //! processes share. Acquiring a lock returns a [`Guard`]. The client renews it in the background

@@ -22,7 +22,7 @@
 //! range, and nothing else may.
 //!
 //! # Server
-//! - etcd 3.4.23 and 3.5.1 are tested.
+//! - CI tests etcd 3.4.23; 3.5.1 was tested once.
 //! - Reads are linearizable and each write is one transaction, so a change of the leader loses no lock.
 //! - A restored snapshot is older than what clients know: restore with `--bump-revision`. As with any restore, locks and
 //!   tokens since then are lost.

@@ -26,7 +26,7 @@ const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// The heading of the options of an election.
 const ELECT: &str = "Elect a leader";
 
-/// Distributed locks on Redis, Valkey, Postgres, MySQL, NATS, SQLite or S3
+/// Distributed locks on Redis, Valkey, Postgres, MySQL, NATS, SQLite, etcd or S3
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version)]
 pub(crate) enum Subcommand {

@@ -31,6 +31,21 @@ const APART: Duration = Duration::from_millis(10);
 /// A waiter that is not told polls about once a second.
 const PUSHED: Duration = Duration::from_millis(250);
 
+/// What has been checked when a client is connected, by the beginnings of URLs.
+const CHECKED_BEFORE: &[(&[&str], &str)] = &[
+    (
+        &["sqlite:"],
+        "a local file system; each commit is on the disk",
+    ),
+    (&["mysql:", "mariadb:"], "schema, rights, clock and commits"),
+    (&["etcd:"], "a leader, and the rights of this user to read"),
+    (
+        &["nats:", "tls:"],
+        "bucket, storage, age and limits; sync_interval can't be seen",
+    ),
+    (&["s3:"], "bucket, rights and conditional writes"),
+];
+
 /// The lines of the report.
 #[derive(Default)]
 struct Report {
@@ -73,25 +88,8 @@ async fn check(options: &Doctor) -> Result<u8, Failed> {
 /// Asks the server for its settings. Also for the rights of this user, without which Postgres refuses to connect.
 async fn settings(report: &mut Report, connection: &Connection) -> Result<(), Failed> {
     let url = &connection.url;
-    if url.starts_with("sqlite:") {
-        // It was refused before, otherwise.
-        let checked = "a local file system; each commit is on the disk";
-        return Ok(report.good("settings", checked)?);
-    }
-    if url.starts_with("mysql:") || url.starts_with("mariadb:") {
-        let checked = "schema, rights, clock and commits";
-        return Ok(report.good("settings", checked)?);
-    }
-    if url.starts_with("etcd:") {
-        let checked = "a leader, and the rights of this user to read";
-        return Ok(report.good("settings", checked)?);
-    }
-    if url.starts_with("nats:") || url.starts_with("tls:") {
-        let checked = "bucket, storage, age and limits; sync_interval can't be seen";
-        return Ok(report.good("settings", checked)?);
-    }
-    if url.starts_with("s3:") {
-        let checked = "bucket, rights and conditional writes";
+    let checked = |(beginnings, _): &&(&[&str], _)| beginnings.iter().any(|it| url.starts_with(it));
+    if let Some((_, checked)) = CHECKED_BEFORE.iter().find(checked) {
         return Ok(report.good("settings", checked)?);
     }
     if url.starts_with("postgres") {
