@@ -3,18 +3,12 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_api::{
-    BackendError, ConnectError, LockBackend, Runtime, TokioRuntime, bounds, forward_lock_backend,
-};
+use leasehold_api::{ConnectError, LockBackend, TokioRuntime, bounds, forward_lock_backend};
 use leasehold_store::{Observed, StoreBackend, TagStore};
 use tokio::runtime::Handle;
 
 use crate::client::{Client, Target};
 use crate::store::EtcdStore;
-
-/// How long connecting tries again, and the pause between attempts.
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(250);
 
 /// A [`LockBackend`] on etcd. It has mutexes and elections, with queues, fencing tokens, `push`, `list` and
 /// `independent_renewal`. Readers and writers, permits and jobs are refused before anything is sent: see
@@ -81,24 +75,9 @@ impl EtcdBackend {
             let client = Client::new(target.clone(), home);
             EtcdStore::new(client, runtime.clone(), &options.key_prefix)
         });
-        check_in_time(&commands, &runtime).await?;
+        runtime.connect(|| commands.read("floor")).await?;
         let backend = StoreBackend::observing(commands).call_timeout(options.call_timeout)?;
         Ok(Self(backend.observing_renewals(renewals)))
-    }
-}
-
-/// Reads something, and tries again after transient errors.
-async fn check_in_time(store: &EtcdStore, runtime: &TokioRuntime) -> Result<(), BackendError> {
-    let until = runtime.now().saturating_add(CONNECT_WITHIN);
-    loop {
-        let reading = runtime.timeout(bounds::CONNECT_TIMEOUT, store.read("floor"));
-        let late = || Err(BackendError::unavailable("no connection in time"));
-        match reading.await.unwrap_or_else(late) {
-            Err(error) if error.is_transient() && runtime.now() < until => {
-                runtime.sleep(PAUSE).await;
-            }
-            read => return read.map(drop),
-        }
     }
 }
 

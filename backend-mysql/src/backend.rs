@@ -4,19 +4,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_api::{
-    BackendError, ConnectError, InvalidInput, LockBackend, Runtime, TokioRuntime, bounds,
-    forward_lock_backend,
+    ConnectError, InvalidInput, LockBackend, TokioRuntime, bounds, forward_lock_backend,
 };
 use leasehold_store::StoreBackend;
-
 use tokio::runtime::Handle;
 
 use crate::connection::{Connections, opts_of};
 use crate::store::MysqlStore;
 
-/// How long connecting tries again, and the pause between attempts.
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(250);
 /// The longest prefix that its column has room for.
 const LONGEST_PREFIX: usize = 256;
 
@@ -89,27 +84,9 @@ impl MysqlBackend {
             runtime: runtime.clone(),
             prefix: options.key_prefix.as_str().into(),
         });
-        check_in_time(&commands.connections, &runtime).await?;
+        runtime.connect(|| commands.connections.check()).await?;
         let backend = StoreBackend::new(commands).call_timeout(options.call_timeout)?;
         Ok(Self(backend.renewals(renewals)))
-    }
-}
-
-/// Checks the server, and tries again after transient errors.
-async fn check_in_time(
-    connections: &Connections,
-    runtime: &TokioRuntime,
-) -> Result<(), BackendError> {
-    let until = runtime.now().saturating_add(CONNECT_WITHIN);
-    loop {
-        let checked = runtime.timeout(bounds::CONNECT_TIMEOUT, connections.check());
-        let late = || Err(BackendError::unavailable("no connection in time"));
-        match checked.await.unwrap_or_else(late) {
-            Err(error) if error.is_transient() && runtime.now() < until => {
-                runtime.sleep(PAUSE).await;
-            }
-            checked => return checked,
-        }
     }
 }
 

@@ -14,9 +14,6 @@ use object_store::path::Path;
 
 use crate::store::{Objects, foreign_tag};
 
-/// How long connecting tries again, and the pause between attempts.
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(250);
 /// The longest prefix. It is a part of the name of an object, which has up to 1,024 bytes.
 const LONGEST_PREFIX: usize = 100;
 /// The object that the check writes. No lock has its name.
@@ -129,25 +126,9 @@ impl ObjectStoreBackend {
     ) -> Result<Self, ConnectError> {
         TokioRuntime::check_clock()?;
         let objects = Objects::new(store, folder, &options.key_prefix);
-        check_in_time(&objects).await?;
+        TokioRuntime::current().connect(|| check(&objects)).await?;
         let backend = StoreBackend::observing(objects);
         Ok(Self(backend.call_timeout(options.call_timeout)?))
-    }
-}
-
-/// Checks the store, and tries again after transient errors.
-async fn check_in_time(objects: &Objects) -> Result<(), BackendError> {
-    let runtime = objects.runtime();
-    let until = runtime.now().saturating_add(CONNECT_WITHIN);
-    loop {
-        let checked = runtime.timeout(bounds::CONNECT_TIMEOUT, check(objects));
-        let late = || Err(BackendError::unavailable("no connection in time"));
-        match checked.await.unwrap_or_else(late) {
-            Err(error) if error.is_transient() && runtime.now() < until => {
-                runtime.sleep(PAUSE).await;
-            }
-            checked => return checked,
-        }
     }
 }
 

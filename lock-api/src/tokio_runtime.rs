@@ -10,9 +10,13 @@ use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::bounds::MAX_LABEL_BYTES;
-use crate::error::InvalidInput;
+use crate::bounds::{self, MAX_LABEL_BYTES};
+use crate::error::{BackendError, InvalidInput};
 use crate::runtime::{BoxFuture, Moment, Runtime, before};
+
+/// How long connecting tries again, and the pause between attempts.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// The [`Runtime`] of backends that do real I/O.
 ///
@@ -138,6 +142,43 @@ impl TokioRuntime {
         future: F,
     ) -> impl Future<Output = Option<F::Output>> + use<F> {
         before(self.timer(limit), future)
+    }
+
+    /// Runs the check that ends the connecting of a backend, and again after transient errors, for 5 s. Each run has
+    /// [`CONNECT_TIMEOUT`](bounds::CONNECT_TIMEOUT).
+    ///
+    /// # Errors
+    /// The error of the last run.
+    ///
+    /// # Cancel safety
+    /// This method is cancel safe if the futures of `check` are.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::cell::Cell;
+    /// # use leasehold_api::{BackendError, TokioRuntime};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let errors = Cell::new(Some(BackendError::unavailable("it starts")));
+    /// let check = async || errors.take().map_or(Ok(()), Err);
+    /// assert!(TokioRuntime::current().connect(check).await.is_ok());
+    /// # }
+    /// ```
+    pub async fn connect<A, F>(&self, check: impl Fn() -> F) -> Result<A, BackendError>
+    where
+        F: Future<Output = Result<A, BackendError>>,
+    {
+        let until = self.now().saturating_add(CONNECT_WITHIN);
+        loop {
+            let checked = self.timeout(bounds::CONNECT_TIMEOUT, check()).await;
+            let late = || Err(BackendError::unavailable("no connection in time"));
+            match checked.unwrap_or_else(late) {
+                Err(error) if error.is_transient() && self.now() < until => {
+                    self.timer(PAUSE).await;
+                }
+                checked => return checked,
+            }
+        }
     }
 
     /// Whether the caller runs in this runtime. If so, the runtime is alive.
