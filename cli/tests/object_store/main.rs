@@ -6,27 +6,13 @@ mod scenarios;
 
 use leasehold_test_servers::SeaweedFs;
 use scenarios::support::Place;
-use scenarios::{ALL, Scenario, operators, run_all};
+use scenarios::{ALL, NEED_A_CLOCK, Scenario, operators, run_all};
 
 /// Nobody tells a holder that its lock is revoked. It learns that when it renews.
 const NEED_PUSH: [&str; 3] = [
     "revoked",
     "revoked_while_the_command_is_stopped",
     "terms_that_end_at_once_are_paused",
-];
-/// There are no jobs, and no locks that are shared.
-const NEED_A_CLOCK: [&str; 11] = [
-    "odd_keys",
-    "nobody_reads",
-    "kinds_of_locks",
-    "roles",
-    "shows_what_is_in_use",
-    "runs_once",
-    "many_machines_run_it_once",
-    "failures_are_counted",
-    "a_job_that_is_given_up_says_so",
-    "next_machine_tries_after_a_failure",
-    "a_job_that_is_stopped_is_not_done",
 ];
 
 #[test]

@@ -84,6 +84,21 @@ pub(crate) const ALL: &[Scenario] = &scenarios![
     terminal::neighbour_reads_from_the_terminal,
 ];
 
+/// Without a clock that a client can read, there are no jobs, and no locks that are shared.
+pub(crate) const NEED_A_CLOCK: [&str; 11] = [
+    "odd_keys",
+    "nobody_reads",
+    "kinds_of_locks",
+    "roles",
+    "shows_what_is_in_use",
+    "runs_once",
+    "many_machines_run_it_once",
+    "failures_are_counted",
+    "a_job_that_is_given_up_says_so",
+    "next_machine_tries_after_a_failure",
+    "a_job_that_is_stopped_is_not_done",
+];
+
 /// Runs the scenarios, a few at a time. Reports all that fail.
 pub(crate) fn run_all(url: &str, scenarios: &[Scenario]) {
     let (waiting, failed) = (Mutex::new(scenarios.iter()), Mutex::new(Vec::new()));
