@@ -454,13 +454,12 @@ on_nats() {
     all_passed "$TMPDIR/nats.log" nats
 }
 
-# Also three servers whose leader changes, and the command.
+# Also three servers whose leader changes.
 more_on_nats() {
     export LEASEHOLD_NATS_SERVER=${LEASEHOLD_NATS_SERVER:-$(.ci/fetch-servers nats)}
     LEASEHOLD_DIFFERENTIAL_COMMANDS=$1 passed 1 cargo test -q --locked --manifest-path backend-nats/Cargo.toml \
         --test nats_differential -- --nocapture
     with_lints cargo test -q --locked --manifest-path backend-nats/Cargo.toml --test nats_cluster -- --test-threads 1
-    passed 2 with_lints cargo test -q --workspace --features leasehold-cli/nats --test nats
 }
 
 # Runs what needs no server of the object stores. Their package is not in the workspace.
@@ -484,12 +483,17 @@ differential_on_mysql() {
         --test mysql_differential -- --nocapture
 }
 
-# torture_on_mysql MINUTES: with the features that nothing else in the workspace needs. The command on MySQL needs them too.
-torture_on_mysql() {
-    local features=leasehold-cli/mysql,leasehold-torture/mysql
-    passed 3 with_lints cargo test -q --workspace --features "$features" --test mysql
+# torture_elsewhere MINUTES: with the features that nothing else in the workspace needs, and on SQLite. The command needs the
+# same features.
+torture_elsewhere() {
+    local features
+    features=$(printf '%s,' leasehold-{cli,torture}/{etcd,mysql,nats})
+    export LEASEHOLD_NATS_SERVER=${LEASEHOLD_NATS_SERVER:-$(.ci/fetch-servers nats)}
+    with_lints cargo test -q --workspace --features "$features" --test etcd --test mysql --test nats
     with_lints cargo build -q --workspace --features "$features" --bin torture
-    torments "$1" leasehold-mysql mysql
+    side_by_side "torments $1 leasehold-etcd etcd" "torments $1 leasehold-mysql mysql" \
+        "torments $1 leasehold-nats nats" "torments $1 leasehold-sqlite sqlite"
+    side_by_side "torments $1 election-etcd etcd" "torments $1 election-nats nats" "torments $1 job-nats nats"
 }
 
 # Without push, some outcomes are rare: it takes minutes until each has occurred often enough.

@@ -85,7 +85,8 @@ impl EtcdServer {
         })
     }
 
-    fn launch(&mut self) {
+    /// Starts a server that was killed, on the same data. It is ready when others run, too.
+    pub fn launch(&mut self) {
         let mut command = program("etcd");
         // Fast, where it is known. A test doesn't lose power.
         command
@@ -95,7 +96,7 @@ impl EtcdServer {
         self.process = Some(process.unwrap_or_else(|error| panic!("{}", cannot_run(&error))));
     }
 
-    /// Waits until it has a leader. Returns whether it has: a port may be taken.
+    /// The same. Returns whether it has one: a port may be taken.
     fn is_ready(&mut self) -> bool {
         let Some(mut process) = self.process.take() else {
             return false;
@@ -119,6 +120,11 @@ impl EtcdServer {
     pub fn restart(&mut self) {
         self.stop();
         self.launch();
+        self.wait();
+    }
+
+    /// Waits until it has a leader.
+    pub fn wait(&mut self) {
         assert!(self.is_ready(), "etcd did not start:\n{}", self.log());
     }
 

@@ -1,7 +1,7 @@
 //! NATS servers with JetStream, for one test.
 
 use std::fmt::Write as _;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::Command;
@@ -139,6 +139,24 @@ impl NatsServers {
         process.signal(if paused { Signal::STOP } else { Signal::CONT });
     }
 
+    /// What a server says of itself, as JSON. `None` if it is silent.
+    pub fn info(&self, server: usize) -> Option<String> {
+        let (info, _) = greeting(self.port(server))?;
+        Some(info)
+    }
+
+    /// Sends an empty request to a server, and returns the line that answers. `None` if nobody does.
+    pub fn ask(&self, server: usize, subject: &str) -> Option<String> {
+        let (_, mut stream) = greeting(self.port(server))?;
+        let request = format!(
+            "CONNECT {{\"verbose\":false}}\r\nSUB answer 1\r\nPUB {subject} answer 0\r\n\r\n"
+        );
+        stream.get_mut().write_all(request.as_bytes()).ok()?;
+        let mut lines = stream.lines().map_while(Result::ok);
+        lines.find(|line| line.starts_with("MSG "))?;
+        lines.next()
+    }
+
     /// The port of a server.
     pub fn port(&self, server: usize) -> u16 {
         self.ports[server].0
@@ -156,14 +174,17 @@ impl NatsServers {
 
 /// Whether a server is there and greets.
 fn answers(port: u16) -> bool {
-    let greeting = || {
-        let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
-        let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line).ok()?;
-        Some(line.starts_with("INFO ") && line.contains("\"jetstream\":true"))
-    };
-    greeting().unwrap_or(false)
+    greeting(port).is_some_and(|(info, _)| info.contains("\"jetstream\":true"))
+}
+
+/// A new connection, and what the server greets with.
+fn greeting(port: u16) -> Option<(String, BufReader<TcpStream>)> {
+    let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
+    let (mut stream, mut line) = (BufReader::new(stream), String::new());
+    stream.read_line(&mut line).ok()?;
+    let info = line.strip_prefix("INFO ")?.trim();
+    Some((info.to_owned(), stream))
 }
 
 fn program() -> PathBuf {

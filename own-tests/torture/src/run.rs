@@ -20,10 +20,13 @@ use crate::record::Record;
 use crate::subject::Subject;
 use crate::topology::balancer::Balancer;
 use crate::topology::cluster::{Cluster, LATENCY};
+use crate::topology::etcd::Etcd;
 use crate::topology::mysql::Mysql;
+use crate::topology::nats::Nats;
 use crate::topology::postgres::{Pooled, Postgres};
 use crate::topology::quorum::Quorum;
 use crate::topology::sentinel::Sentinel;
+use crate::topology::sqlite::Sqlite;
 use crate::topology::standalone::Standalone;
 use crate::topology::{Servers, Topology};
 use crate::verdict::Ending;
@@ -84,6 +87,9 @@ pub(crate) fn run(plan: &Plan<'_>) -> Ran {
         Topology::Postgres => run_on(plan, Postgres::start(lease)),
         Topology::PostgresPooled => run_on(plan, Pooled::start(lease)),
         Topology::Mysql => run_on(plan, Mysql::start(lease)),
+        Topology::Etcd => run_on(plan, Etcd::start(lease)),
+        Topology::Nats => run_on(plan, Nats::start(lease)),
+        Topology::Sqlite => run_on(plan, Sqlite::start(lease)),
         Topology::Quorum => run_on(plan, Quorum::start(lease)),
     }
 }

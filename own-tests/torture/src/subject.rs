@@ -9,7 +9,9 @@ use leasehold_specimens::{SPECIMENS, Specimen};
 
 use crate::adapter::by_hand::ByHand;
 use crate::adapter::coordination::{self, Work};
-use crate::adapter::leasehold::Backend::{self, Fred, Mysql, Postgres, Quorum, RedisRs};
+use crate::adapter::leasehold::Backend::{
+    self, Etcd, Fred, Mysql, Nats, Postgres, Quorum, RedisRs, Sqlite,
+};
 use crate::adapter::leasehold::Broken::{
     self, BelievesTooLong, CountsItsOwnTokens, DecidesTwice, ForgetsSuspend, HasASlowClock,
     IgnoresItsDeadline, NeverGrants, ReadsPassAWriter, ReleasesAnyone,
@@ -85,6 +87,9 @@ const fn leasehold(name: &'static str, backend: Backend) -> Subject {
             RedisRs | Fred => REDIS,
             Postgres => &[Topology::Postgres, Topology::PostgresPooled],
             Mysql => &[Topology::Mysql],
+            Etcd => &[Topology::Etcd],
+            Nats => &[Topology::Nats],
+            Sqlite => &[Topology::Sqlite],
             Quorum => &[Topology::Quorum],
         },
         launch: Launch::Leasehold(backend, None),
@@ -196,13 +201,19 @@ const WITH_NAMES: &[Subject] = &[
     leasehold("leasehold-fred", Fred),
     leasehold("leasehold-postgres", Postgres),
     leasehold("leasehold-mysql", Mysql),
+    leasehold("leasehold-etcd", Etcd),
+    leasehold("leasehold-nats", Nats),
+    leasehold("leasehold-sqlite", Sqlite),
     leasehold("leasehold-quorum", Quorum),
     coordination("job-redis-rs", RedisRs, Work::Job),
     coordination("job-fred", Fred, Work::Job),
     coordination("job-postgres", Postgres, Work::Job),
+    coordination("job-nats", Nats, Work::Job),
     coordination("election-redis-rs", RedisRs, Work::Election),
     coordination("election-fred", Fred, Work::Election),
     coordination("election-postgres", Postgres, Work::Election),
+    coordination("election-etcd", Etcd, Work::Election),
+    coordination("election-nats", Nats, Work::Election),
     coordination("broken-lock-as-job", RedisRs, Work::LockAsJob),
     broken("broken-ignores-its-deadline", RedisRs, IgnoresItsDeadline),
     broken("broken-releases-anyone", RedisRs, ReleasesAnyone),
@@ -361,7 +372,7 @@ impl Subject {
 
     /// Whether it has reader/writer locks and semaphores beside mutexes.
     pub(crate) fn has_all_modes(&self) -> bool {
-        matches!(self.launch, Launch::Leasehold(backend, _) if backend != Quorum)
+        matches!(self.launch, Launch::Leasehold(backend, _) if !matches!(backend, Quorum | Etcd))
     }
 
     /// Whether it is leasehold, whose documentation says that the wall clocks of its clients don't matter, and that

@@ -25,6 +25,9 @@ pub(crate) enum Backend {
     Fred,
     Postgres,
     Mysql,
+    Etcd,
+    Nats,
+    Sqlite,
     Quorum,
 }
 
@@ -117,8 +120,10 @@ pub(crate) async fn connect(
             },
             _ => PostgresBackend::connect(first).await?,
         }),
-        // Without the feature `mysql`, the error names it.
-        Backend::Mysql => ConnectOptions::new().backend(first).await?,
+        // Without the feature of the service, the error names it.
+        Backend::Mysql | Backend::Etcd | Backend::Nats | Backend::Sqlite => {
+            ConnectOptions::new().backend(first).await?
+        }
         Backend::Quorum => {
             // One of the servers may be down.
             let server = |url: &String| -> Result<RedisBackend, Failure> {

@@ -2,10 +2,13 @@
 
 pub(crate) mod balancer;
 pub(crate) mod cluster;
+pub(crate) mod etcd;
 pub(crate) mod mysql;
+pub(crate) mod nats;
 pub(crate) mod postgres;
 pub(crate) mod quorum;
 pub(crate) mod sentinel;
+pub(crate) mod sqlite;
 pub(crate) mod standalone;
 
 use std::net::SocketAddr;
@@ -30,6 +33,10 @@ pub(crate) enum Topology {
     /// A Postgres server behind a pooler, which some clients go around.
     PostgresPooled,
     Mysql,
+    Etcd,
+    Nats,
+    /// A file that the clients share.
+    Sqlite,
     Quorum,
 }
 
@@ -130,6 +137,9 @@ impl Topology {
             Self::Postgres => of::<postgres::Postgres>(),
             Self::PostgresPooled => of::<postgres::Pooled>(),
             Self::Mysql => of::<mysql::Mysql>(),
+            Self::Etcd => of::<etcd::Etcd>(),
+            Self::Nats => of::<nats::Nats>(),
+            Self::Sqlite => of::<sqlite::Sqlite>(),
             Self::Quorum => of::<quorum::Quorum>(),
         }
     }
@@ -143,6 +153,8 @@ impl Topology {
                 | Self::Postgres
                 | Self::PostgresPooled
                 | Self::Mysql
+                | Self::Etcd
+                | Self::Nats
                 | Self::Quorum
         )
     }
@@ -151,15 +163,19 @@ impl Topology {
     pub(crate) const fn most_skew_ppm(self) -> i64 {
         match self {
             Self::Standalone => 4_000,
+            // All processes of a machine have its clock.
+            Self::Sqlite => 0,
             _ => 9_000,
         }
     }
 
     /// How long locks may be out of reach after the servers answer: the lease of a dead holder, the 5 s of
-    /// the waiters that died in the queue, and a poll. A server that joins a quorum again waits longer.
+    /// the waiters that died in the queue, and a poll. A server that joins a quorum again waits longer. On etcd, a lease
+    /// counts from when a survivor has seen it.
     pub(crate) fn progress_within(self, lease: Duration) -> Duration {
         let delay = match self {
             Self::Quorum => leasehold_api::bounds::DELIVERY_WINDOW + lease,
+            Self::Etcd => lease,
             _ => Duration::ZERO,
         };
         lease + Duration::from_secs(8) + delay
