@@ -80,6 +80,13 @@ pub trait Runtime: Send + Sync + fmt::Debug {
         self.spawn(future);
     }
 
+    /// The time of day by this machine's clock, since 1970. `None`, the default, if there is none.
+    ///
+    /// No two machines agree on it. It is read only where the user has declared how far they are apart.
+    fn time_of_day(&self) -> Option<Duration> {
+        None
+    }
+
     /// Fills `bytes` with random bytes. The client draws secrets from them.
     ///
     /// The source is the operating system in production and the seed in a simulation.

@@ -235,6 +235,10 @@ impl Runtime for TokioRuntime {
         Moment::from_origin(Duration::new(seconds, nanos))
     }
 
+    fn time_of_day(&self) -> Option<Duration> {
+        std::time::UNIX_EPOCH.elapsed().ok()
+    }
+
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Box::pin(self.timer(duration))
     }

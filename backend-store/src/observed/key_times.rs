@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_api::{Key, Moment, ServerTime, bounds};
 
-use super::row::Header;
+use super::row::{Header, Promise};
 use crate::lock;
 
 /// At most this many keys are remembered. If one is forgotten, its observation begins anew, which is safe, and late.
@@ -37,7 +37,7 @@ struct SeenRow {
     version: u64,
     /// When this version was first received.
     changed: Moment,
-    promise: u64,
+    promise: Promise,
     /// How far the time of the row is ahead of our clock, in µs. It is the greatest of the rows with this promise. A row that
     /// is seen again says less, so the first sight counts.
     ahead: i128,
@@ -56,10 +56,10 @@ fn micros(moment: Moment) -> i128 {
 }
 
 impl KeyTimes {
-    /// Notes a row that was received before `now`, and returns its time.
-    pub(super) fn saw(&self, key: &Key, row: &Header, now: Moment) -> ServerTime {
+    /// Notes a row that was received before `now`, when its time was at least this one, and returns its time.
+    pub(super) fn saw(&self, key: &Key, row: &Header, at: ServerTime, now: Moment) -> ServerTime {
         let mut inner = lock(&self.0);
-        let ahead = i128::from(row.at.as_micros()) - micros(now);
+        let ahead = i128::from(at.as_micros()) - micros(now);
         let known = inner.take(key).and_then(|seen| seen.row);
         let same = known.filter(|known| known.version == row.version);
         let known = known.filter(|known| known.promise == row.promise);

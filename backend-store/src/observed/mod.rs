@@ -23,11 +23,13 @@ use crate::tag_store::{Object, Pushed, Put, TagStore};
 use crate::times::{own_stamp, unknown_stamp};
 use check::check_objects;
 use key_times::KeyTimes;
-use row::Header;
+use row::{Header, Promise};
 
 /// The name of the floor, and what the names of all rows begin with.
 const FLOOR: &str = "floor";
 const ROWS: &str = "key/";
+/// How much the time of a row goes on with each write that finds nobody there.
+const IDLE_STEP: Duration = Duration::from_millis(100);
 
 /// A [`Store`] on a store without a clock.
 ///
@@ -44,6 +46,9 @@ const ROWS: &str = "key/";
 ///
 /// Written times never fall: a client's time is never before the one in the row that it replaces.
 ///
+/// If nobody holds the lock or waits for it, the time goes on by 0.1 s with each write. Otherwise the watermarks of processes
+/// that end at once would stay for ever: at most 200 of them do.
+///
 /// # What follows
 /// - A reply that promises anything is a write, even if the state doesn't change. The promise counts from its sending.
 /// - A poll is written only when its waiter has less than two thirds of its lease left.
@@ -52,6 +57,11 @@ const ROWS: &str = "key/";
 /// - Holders whose ends are observed together would keep each other alive, so there are only mutexes.
 /// - There is no time of day, so no jobs that run once.
 ///
+/// # Processes that end before a lease does
+/// A command that runs each minute for a moment sees no lease end. If you know how far the clocks of all machines are apart,
+/// [declare it](Self::max_clock_skew): then the time of a row also goes on by the time of day since its promise, less that
+/// difference.
+///
 /// # Tokens
 /// A new row begins at a time above the *floor* of the namespace, an object of its own. Before a row is removed, the floor is
 /// raised to its token. So tokens never fall.
@@ -59,6 +69,7 @@ pub struct Observed<T> {
     store: T,
     runtime: Arc<dyn Runtime>,
     times: Arc<KeyTimes>,
+    max_clock_skew: Option<Duration>,
 }
 
 impl<T: TagStore> fmt::Debug for Observed<T> {
@@ -68,13 +79,44 @@ impl<T: TagStore> fmt::Debug for Observed<T> {
 }
 
 impl<T: TagStore> Observed<T> {
-    pub(crate) fn new(store: T) -> Self {
+    /// Creates a store that observes another one, and compares no clocks.
+    ///
+    /// # Examples
+    /// See [`max_clock_skew`](Self::max_clock_skew).
+    pub fn new(store: T) -> Self {
         let (runtime, times) = (store.runtime(), Arc::default());
         Self {
             store,
             runtime,
             times,
+            max_clock_skew: None,
         }
+    }
+
+    /// Declares how far the times of day of all machines that use these locks are apart at most, whenever they are read. There is
+    /// no default: without it, no clocks are compared.
+    ///
+    /// The lock of a dead holder is then free a lease and twice this time after its last renewal, also if nobody has looked
+    /// meanwhile. The program of the holder must have declared it too.
+    ///
+    /// **If clocks are further apart, two processes may hold a lock at once.** A machine whose clock was set by hand, or isn't set
+    /// yet after a start, counts, and so does a step of all clocks. Choose some minutes, and alert on a clock that is off by half
+    /// of that.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_store::{Observed, StoreBackend, TagStore};
+    ///
+    /// fn backend<T: TagStore>(store: T) -> StoreBackend<Observed<T>> {
+    ///     StoreBackend::new(Observed::new(store).max_clock_skew(Duration::from_secs(300)))
+    /// }
+    /// ```
+    #[must_use]
+    pub fn max_clock_skew(mut self, skew: impl Into<Option<Duration>>) -> Self {
+        self.max_clock_skew = skew.into();
+        self
     }
 
     /// The same over a second connection. Both are one observer.
@@ -82,13 +124,30 @@ impl<T: TagStore> Observed<T> {
         let times = Arc::clone(&self.times);
         Self {
             times,
-            ..Self::new(store)
+            ..Self::new(store).max_clock_skew(self.max_clock_skew)
         }
     }
 
     /// The store without a clock.
     pub const fn inner(&self) -> &T {
         &self.store
+    }
+
+    /// Notes a row that was received, and returns its time.
+    fn saw(&self, key: &Key, row: &Header) -> ServerTime {
+        // In this order: the time in between must not count.
+        let earliest = self.max_clock_skew.and_then(|skew| {
+            let time_of_day = self.runtime.time_of_day()?;
+            Some(row.promise.time_at(time_of_day.saturating_sub(skew)))
+        });
+        let at = earliest.map_or(row.at, |earliest| row.at.max(earliest));
+        self.times.saw(key, row, at, self.runtime.now())
+    }
+
+    /// The promise of a write.
+    fn promise_of(&self, write: &Write<'_>) -> Promise {
+        let declared = self.max_clock_skew.and_then(|_| self.runtime.time_of_day());
+        Promise::new(write.version.get(), write.stamp.at, declared)
     }
 
     /// Reads the floor, and its tag if it was ever raised.
@@ -122,7 +181,7 @@ impl<T: TagStore> Observed<T> {
             return Ok(());
         };
         let (header, state) = Header::decode(&bytes)?;
-        let now = self.times.saw(key, &header, self.runtime.now());
+        let now = self.saw(key, &header);
         if now < header.keep_until {
             return Ok(());
         }
@@ -175,7 +234,11 @@ impl<T: TagStore> Store for Observed<T> {
             return Ok(Read::new(unknown_stamp(begins), None));
         };
         let (header, state) = Header::decode(&bytes)?;
-        let at = self.times.saw(key, &header, self.runtime.now());
+        let at = self.saw(key, &header);
+        let at = match State::from_bytes(state)?.is_idle(at) {
+            true => at.saturating_add(IDLE_STEP),
+            false => at,
+        };
         let row = Row::new(Version::new(header.version), state.to_vec());
         let row = row.with_tag(row::with_promise(header.promise, &tag));
         Ok(Read::new(unknown_stamp(at), Some(row)))
@@ -183,13 +246,12 @@ impl<T: TagStore> Store for Observed<T> {
 
     async fn write(&self, write: Write<'_>) -> Result<Written, BackendError> {
         let found = write.tag.map(row::split_promise);
-        let version = write.version.get();
         let promise = match &found {
             Some((promise, _)) if !write.promises => *promise,
-            _ => version,
+            _ => self.promise_of(&write),
         };
         let header = Header {
-            version,
+            version: write.version.get(),
             promise,
             at: write.stamp.at,
             keep_until: write.keep_until,
@@ -210,7 +272,7 @@ impl<T: TagStore> Store for Observed<T> {
         let Some(tag) = self.store.write(put).await? else {
             return Ok(Written::NotApplied);
         };
-        self.times.saw(write.key, &header, self.runtime.now());
+        self.saw(write.key, &header);
         Ok(Written::applied().with_tag(row::with_promise(promise, &tag)))
     }
 

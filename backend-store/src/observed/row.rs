@@ -3,21 +3,51 @@
 //! A row is a format version, the numbers of its [`Header`], and the state. Numbers have 8 bytes, the most significant
 //! one first.
 
+use std::time::Duration;
+
 use leasehold_api::{BackendError, ServerTime};
 
 use crate::store::Tag;
 
-const FORMAT: u8 = 1;
-const NUMBERS: usize = 4;
+/// Format 1 had no [`Promise::origin`]. No release has written it.
+const FORMAT: u8 = 2;
+const NUMBERS: usize = 5;
 const STATE_FROM: usize = 1 + 8 * NUMBERS;
+
+/// The last write that promised that a hold lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Promise {
+    /// The version of the write.
+    pub(super) version: u64,
+    /// The time of day when the time of the row was zero, in µs since 1970, by the machine of the write. `u64::MAX` if the writer
+    /// has declared no skew: no clock shows a later time.
+    origin: u64,
+}
+
+impl Promise {
+    /// The promise of a write at this time of the row and this time of day.
+    pub(super) fn new(version: u64, at: ServerTime, time_of_day: Option<Duration>) -> Self {
+        let micros = time_of_day.and_then(|time| u64::try_from(time.as_micros()).ok());
+        let origin = micros.and_then(|micros| micros.checked_sub(at.as_micros()));
+        Self {
+            version,
+            origin: origin.unwrap_or(u64::MAX),
+        }
+    }
+
+    /// The time of the row when the machine of the write shows this time of day.
+    pub(super) fn time_at(&self, time_of_day: Duration) -> ServerTime {
+        let micros = u64::try_from(time_of_day.as_micros()).unwrap_or(0);
+        ServerTime::from_micros(micros.saturating_sub(self.origin))
+    }
+}
 
 /// What a row says beside the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     /// The version of the write.
     pub(super) version: u64,
-    /// The version of the last write that promised that a hold lasts.
-    pub(super) promise: u64,
+    pub(super) promise: Promise,
     /// The time of the step. It is never before that of the row that it replaced.
     pub(super) at: ServerTime,
     /// When the row may be removed.
@@ -27,7 +57,8 @@ pub(super) struct Header {
 impl Header {
     pub(super) fn encode(&self, state: &[u8]) -> Vec<u8> {
         let times = [self.at, self.keep_until].map(ServerTime::as_micros);
-        let numbers = [self.version, self.promise, times[0], times[1]];
+        let Promise { version, origin } = self.promise;
+        let numbers = [self.version, version, origin, times[0], times[1]];
         let numbers = numbers.into_iter().flat_map(u64::to_be_bytes);
         let bytes = [FORMAT].into_iter().chain(numbers);
         bytes.chain(state.iter().copied()).collect()
@@ -45,9 +76,12 @@ impl Header {
         let time = |index| ServerTime::from_micros(number(index));
         let header = Self {
             version: number(0),
-            promise: number(1),
-            at: time(2),
-            keep_until: time(3),
+            promise: Promise {
+                version: number(1),
+                origin: number(2),
+            },
+            at: time(3),
+            keep_until: time(4),
         };
         Ok((header, state))
     }
@@ -60,15 +94,20 @@ fn number(bytes: &[u8]) -> u64 {
 }
 
 /// The tag of a row, which also says what the row promises.
-pub(super) fn with_promise(promise: u64, tag: &Tag) -> Tag {
-    let bytes: Vec<u8> = [&promise.to_be_bytes()[..], tag.as_bytes()].concat();
+pub(super) fn with_promise(promise: Promise, tag: &Tag) -> Tag {
+    let numbers = [promise.version, promise.origin].map(u64::to_be_bytes);
+    let bytes: Vec<u8> = [&numbers.concat(), tag.as_bytes()].concat();
     Tag::new(bytes)
 }
 
 /// The promise and the tag of the store.
-pub(super) fn split_promise(tag: &Tag) -> (u64, Tag) {
+pub(super) fn split_promise(tag: &Tag) -> (Promise, Tag) {
     let bytes = tag.as_bytes();
-    (number(bytes), Tag::new(&bytes[8..]))
+    let promise = Promise {
+        version: number(bytes),
+        origin: number(&bytes[8..]),
+    };
+    (promise, Tag::new(&bytes[16..]))
 }
 
 pub(super) fn encode_floor(floor: u64) -> Vec<u8> {
@@ -90,7 +129,10 @@ mod tests {
     fn row_survives() {
         let header = Header {
             version: u64::MAX,
-            promise: 2,
+            promise: Promise {
+                version: 2,
+                origin: 4,
+            },
             at: ServerTime::from_micros(3),
             keep_until: ServerTime::from_micros(u64::MAX - 1),
         };
@@ -99,17 +141,33 @@ mod tests {
         assert_eq!(decoded, (header, &b"state"[..]));
         assert_eq!(decode_floor(&encode_floor(7)).expect("a floor"), 7);
         let tag = Tag::new(*b"etag");
-        assert_eq!(split_promise(&with_promise(9, &tag)), (9, tag));
+        assert_eq!(
+            split_promise(&with_promise(header.promise, &tag)),
+            (header.promise, tag)
+        );
+    }
+
+    #[test]
+    fn time_of_day_tells_the_time_of_a_row() {
+        let (at, day) = (ServerTime::from_micros(5), Duration::from_micros);
+        let promise = Promise::new(1, at, Some(day(1_000)));
+        for (time_of_day, time) in [(1_000, 5), (1_007, 12), (996, 1), (0, 0)] {
+            assert_eq!(promise.time_at(day(time_of_day)).as_micros(), time);
+        }
+        // None is declared, the clock is before the row, and no clock shows it.
+        for unknown in [None, Some(day(4)), Some(Duration::MAX)] {
+            let promise = Promise::new(1, at, unknown);
+            for time_of_day in [day(1_000), day(u64::MAX), Duration::MAX] {
+                assert_eq!(promise.time_at(time_of_day).as_micros(), 0);
+            }
+        }
     }
 
     #[test]
     fn other_bytes_are_foreign() {
-        let mut other = Header::decode(&[FORMAT; STATE_FROM])
-            .expect("a row")
-            .0
-            .encode(b"");
-        other[0] += 1;
-        for bytes in [&b""[..], b"another program's value", &other] {
+        let other = |format| [&[format], &[0; 100][..]].concat();
+        let (older, newer) = (other(FORMAT - 1), other(FORMAT + 1));
+        for bytes in [&b""[..], b"another program's value", &older, &newer] {
             let decoded = Header::decode(bytes);
             assert!(
                 matches!(decoded, Err(BackendError::ForeignValue { .. })),

@@ -12,6 +12,8 @@ use crate::world::World;
 
 /// The fastest clock is this much faster than the slowest one, in parts of 1,000,000.
 const FASTEST: u64 = 10_000;
+/// The earliest time of day at the beginning.
+const EPOCH: Duration = Duration::from_secs(1_800_000_000);
 
 #[derive(Debug)]
 pub(crate) struct Machine {
@@ -20,6 +22,8 @@ pub(crate) struct Machine {
     ahead: Duration,
     /// How much faster it runs than the slowest clock, in parts of 1,000,000.
     fast: u64,
+    /// How far times of day are apart, as its program has been told.
+    pub(crate) declared: Option<Duration>,
     started: Instant,
     stopped: Mutex<Option<Vec<Waker>>>,
 }
@@ -35,6 +39,10 @@ impl Machine {
                 0 => 0,
                 1 => FASTEST,
                 _ => world.random() % FASTEST,
+            },
+            declared: match world.clocks.some_declare_nothing {
+                true if world.random().is_multiple_of(4) => None,
+                _ => world.clocks.declared,
             },
             started: world.started,
             stopped: Mutex::default(),
@@ -96,6 +104,12 @@ impl Runtime for Program {
         let faster = elapsed.as_nanos() * u128::from(self.0.fast) / 1_000_000;
         let faster = Duration::from_nanos(u64::try_from(faster).expect("short"));
         Moment::from_origin(self.0.ahead + elapsed + faster)
+    }
+
+    /// It is set at any moment, ahead and back.
+    fn time_of_day(&self) -> Option<Duration> {
+        let ahead = self.0.world.up_to(self.0.world.clocks.apart);
+        Some(EPOCH + self.0.started.elapsed() + ahead)
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {

@@ -8,6 +8,7 @@
 )]
 
 mod machine;
+mod moments;
 mod plan;
 mod users;
 #[expect(dead_code, reason = "the suite uses the rest")]
@@ -53,4 +54,37 @@ fn clocks_break_no_lock() {
 fn lock_of_a_dead_holder_is_granted() {
     let (seen, runs) = (explore(plan::liveness), seeds().count() as u64);
     assert_eq!(seen.taken_over, runs, "{seen:?}");
+}
+
+#[test]
+fn clocks_within_the_skew_break_no_lock() {
+    let seen = explore(plan::safety_within_the_skew);
+    let runs = seeds().count() as u64;
+    assert!(seen.entered > runs * 3, "{seen:?}");
+    assert!(seen.stopped > runs / 4, "{seen:?}");
+    assert!(seen.restarted > runs / 4, "{seen:?}");
+}
+
+/// So the skew has no default.
+#[test]
+fn clocks_beyond_the_skew_break_a_lock() {
+    let broken = (0..500).find_map(|seed| {
+        let verdict = plan::safety_beyond_the_skew(seed, &mut Seen::default());
+        verdict.err().filter(|it| it.contains("two holders"))
+    });
+    println!("{}", broken.expect("two clocks are too far apart"));
+}
+
+#[test]
+fn processes_of_a_moment_get_the_lock_of_a_dead_holder() {
+    let (seen, runs) = (explore(moments::liveness), seeds().count() as u64);
+    assert_eq!(seen.taken_over, runs, "{seen:?}");
+}
+
+#[test]
+fn row_of_processes_of_a_moment_stays_small() {
+    for seed in 0..4 {
+        let verdict = moments::row_stays_small(seed, &mut Seen::default());
+        assert_eq!(verdict, Ok(()), "seed {seed}");
+    }
 }

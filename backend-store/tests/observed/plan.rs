@@ -7,13 +7,13 @@ use futures_util::future::{Either, join_all, select};
 use leasehold_api::{LockClient, MutexGuard, Outcome};
 
 use crate::machine::Machine;
-use crate::world::{Connection, Faults, World, block_on};
+use crate::world::{Clocks, Connection, Faults, World, block_on};
 
 const MACHINES: u64 = 3;
 const ROUNDS: u64 = 4;
 const POLL: Duration = Duration::from_secs(1);
 /// What calls take on the way, and clients that compete for the row.
-const CALLS: Duration = Duration::from_millis(200);
+pub(crate) const CALLS: Duration = Duration::from_millis(200);
 
 const FAULTS: Faults = Faults {
     unavailable: 3,
@@ -40,20 +40,20 @@ pub(crate) type Verdict = Result<(), String>;
 pub(crate) struct Registry(Mutex<Held>);
 
 #[derive(Debug, Default)]
-struct Held {
+pub(crate) struct Held {
     guards: Vec<Arc<MutexGuard>>,
     highest: u64,
-    entered: u64,
+    pub(crate) entered: u64,
     broken: Option<String>,
 }
 
 impl Registry {
-    fn with<T>(&self, work: impl FnOnce(&mut Held) -> T) -> T {
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Held) -> T) -> T {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Notes a guard that was just granted. Each guard is valid by the clock of its own machine.
-    fn enter(&self, guard: &Arc<MutexGuard>) {
+    pub(crate) fn enter(&self, guard: &Arc<MutexGuard>) {
         if !guard.is_valid() {
             return;
         }
@@ -73,11 +73,11 @@ impl Registry {
         });
     }
 
-    fn leave(&self, guard: &Arc<MutexGuard>) {
+    pub(crate) fn leave(&self, guard: &Arc<MutexGuard>) {
         self.with(|held| held.guards.retain(|other| !Arc::ptr_eq(other, guard)));
     }
 
-    fn verdict(&self) -> Verdict {
+    pub(crate) fn verdict(&self) -> Verdict {
         self.with(|held| held.broken.take()).map_or(Ok(()), Err)
     }
 }
@@ -147,28 +147,51 @@ async fn live(world: Arc<World>, registry: Arc<Registry>, lease: Duration, seen:
 
 /// No two clients hold the lock at once, whatever their clocks show and however they end, and tokens never fall.
 pub(crate) fn safety(seed: u64, all: &mut Seen) -> Verdict {
-    block_on(async {
-        let world = World::new(seed, FAULTS);
-        let lease = Duration::from_millis([300, 2_000, 6_000][(world.random() % 3) as usize]);
-        let registry = Arc::new(Registry::default());
-        let seen = Arc::new(Mutex::new(Seen::default()));
-        let machines = (0..MACHINES).map(|_| {
-            let (world, registry) = (Arc::clone(&world), Arc::clone(&registry));
-            live(world, registry, lease, Arc::clone(&seen))
-        });
-        join_all(machines).await;
-        registry.verdict()?;
-        if world.removes {
-            world.set_faults(Faults::default());
-            outlive_the_row(&world, &registry).await?;
-        }
-        let seen = seen.lock().expect("no panic");
-        all.entered += registry.with(|held| held.entered);
-        all.stopped += seen.stopped;
-        all.restarted += seen.restarted;
-        all.removed += world.removed();
-        Ok(())
-    })
+    block_on(async { safety_in(World::new(seed, FAULTS), all).await })
+}
+
+/// The same if most programs compare times of day, which are as far apart as is declared.
+pub(crate) fn safety_within_the_skew(seed: u64, all: &mut Seen) -> Verdict {
+    let skew = Duration::from_millis([0, 100, 2_000, 20_000][(seed / 4 % 4) as usize]);
+    let clocks = Clocks {
+        apart: skew,
+        declared: Some(skew),
+        some_declare_nothing: true,
+    };
+    block_on(async { safety_in(World::with_clocks(seed, FAULTS, clocks), all).await })
+}
+
+/// The same if they are further apart. It breaks.
+pub(crate) fn safety_beyond_the_skew(seed: u64, all: &mut Seen) -> Verdict {
+    let skew = Duration::from_secs(2);
+    let clocks = Clocks {
+        apart: skew * 5,
+        declared: Some(skew),
+        some_declare_nothing: false,
+    };
+    block_on(async { safety_in(World::with_clocks(seed, FAULTS, clocks), all).await })
+}
+
+async fn safety_in(world: Arc<World>, all: &mut Seen) -> Verdict {
+    let lease = Duration::from_millis([300, 2_000, 6_000][(world.random() % 3) as usize]);
+    let registry = Arc::new(Registry::default());
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let machines = (0..MACHINES).map(|_| {
+        let (world, registry) = (Arc::clone(&world), Arc::clone(&registry));
+        live(world, registry, lease, Arc::clone(&seen))
+    });
+    join_all(machines).await;
+    registry.verdict()?;
+    if world.removes {
+        world.set_faults(Faults::default());
+        outlive_the_row(&world, &registry).await?;
+    }
+    let seen = seen.lock().expect("no panic");
+    all.entered += registry.with(|held| held.entered);
+    all.stopped += seen.stopped;
+    all.restarted += seen.restarted;
+    all.removed += world.removed();
+    Ok(())
 }
 
 /// A client sees the end of the row, and removes it. The next holder's token is higher all the same.

@@ -28,12 +28,23 @@ pub(crate) struct Faults {
     pub(crate) slow: u64,
 }
 
+/// The times of day of the machines.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Clocks {
+    /// How far they are apart.
+    pub(crate) apart: Duration,
+    /// What the programs are told of it.
+    pub(crate) declared: Option<Duration>,
+    pub(crate) some_declare_nothing: bool,
+}
+
 #[derive(Debug)]
 pub(crate) struct World {
     inner: Mutex<Inner>,
     pub(crate) started: Instant,
     pub(crate) pushes: bool,
     pub(crate) removes: bool,
+    pub(crate) clocks: Clocks,
 }
 
 #[derive(Debug, Default)]
@@ -48,6 +59,10 @@ struct Inner {
 
 impl World {
     pub(crate) fn new(seed: u64, faults: Faults) -> Arc<Self> {
+        Self::with_clocks(seed, faults, Clocks::default())
+    }
+
+    pub(crate) fn with_clocks(seed: u64, faults: Faults, clocks: Clocks) -> Arc<Self> {
         let inner = Inner {
             random: seed,
             faults,
@@ -58,6 +73,7 @@ impl World {
             started: Instant::now(),
             pushes: seed.is_multiple_of(2),
             removes: seed % 4 < 2,
+            clocks,
         })
     }
 
@@ -148,7 +164,8 @@ pub(crate) struct Connection(Arc<Machine>);
 
 impl Connection {
     pub(crate) fn backend(machine: &Arc<Machine>) -> StoreBackend<Observed<Self>> {
-        StoreBackend::observing(Self(Arc::clone(machine)))
+        let observed = Observed::new(Self(Arc::clone(machine)));
+        StoreBackend::new(observed.max_clock_skew(machine.declared))
     }
 
     fn draws(&self, share: impl Fn(&Faults) -> u64) -> bool {

@@ -226,6 +226,9 @@ impl Runtime for Process {
     fn spawn_on_renewal_thread(&self, future: BoxFuture<'static, ()>) {
         self.inner.spawn_on_renewal_thread(future);
     }
+    fn time_of_day(&self) -> Option<Duration> {
+        self.inner.time_of_day()
+    }
     fn fill_random(&self, bytes: &mut [u8]) {
         self.inner.fill_random(bytes);
     }

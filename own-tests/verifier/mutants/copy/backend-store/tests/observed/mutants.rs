@@ -2,6 +2,7 @@
 
 use leasehold_api::mutants;
 
+use crate::moments;
 use crate::plan::{self, Seen, Verdict};
 
 type Scenario = fn(u64, &mut Seen) -> Verdict;
@@ -14,6 +15,9 @@ const MUTANTS: &[(&str, Scenario, &str, u64)] = &[
     ("lease-counted-from-the-reply", plan::safety, "two holders", 2_000),
     ("observed-floor-is-not-read", plan::safety, "token", 100),
     ("observed-row-keeps-the-time-of-its-promise", plan::liveness, "not granted", 100),
+    ("observed-skew-is-not-subtracted", plan::safety_within_the_skew, "two holders", 2_000),
+    ("observed-promise-has-the-time-of-a-failed-try", moments::liveness, "not granted", 100),
+    ("observed-idle-time-stands-still", moments::row_stays_small, "a row of", 1),
 ];
 
 #[test]
