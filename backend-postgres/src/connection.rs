@@ -25,6 +25,9 @@ const NO_KEY: &[u8] = &[];
 /// A call that was given up after this time casts doubt on its connection, if the server is near.
 const DOUBT_AFTER: Duration = Duration::from_millis(100);
 
+/// How long a pooler may lead to servers that don't write. Others behind it may, so one answer is not enough.
+const READ_ONLY_FOR: Duration = Duration::from_secs(1);
+
 /// An open connection for commands. The server ends it when the value is dropped.
 pub(crate) struct Connection {
     client: Client,
@@ -40,9 +43,35 @@ pub(crate) struct Connection {
 enum Mode {
     /// In a session of the server with this clock, which has [`PREPARED`] these statements.
     Session(ClockId, Vec<Statement>),
-    /// Through a pooler, which may execute each transaction in another session, and on another server. The mutex keeps
-    /// the statements of a transaction together while they are sent.
-    Transactions(Mutex<()>),
+    /// Through a pooler, which may execute each transaction in another session, and on another server.
+    Transactions {
+        /// Keeps the statements of a transaction together while they are sent.
+        turn: Mutex<()>,
+        read_only: ReadOnly,
+    },
+}
+
+/// When a standby or a read-only server has first answered since the last write.
+#[derive(Default)]
+struct ReadOnly(Mutex<Option<Moment>>);
+
+impl ReadOnly {
+    fn note(&self, now: Moment) {
+        self.since().get_or_insert(now);
+    }
+
+    fn has_written(&self) {
+        *self.since() = None;
+    }
+
+    fn is_usable(&self, now: Moment) -> bool {
+        let since = *self.since();
+        since.is_none_or(|since| now.saturating_since(since) < READ_ONLY_FOR)
+    }
+
+    fn since(&self) -> MutexGuard<'_, Option<Moment>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A statement and its arguments.
@@ -100,7 +129,10 @@ impl Connection {
     ) -> Result<Self, BackendError> {
         let began = shared.runtime.now();
         let mode = match shared.is_pooled() {
-            true => Mode::Transactions(Mutex::default()),
+            true => Mode::Transactions {
+                turn: Mutex::default(),
+                read_only: ReadOnly::default(),
+            },
             false => prepare_session(&client, attempt, shared).await?,
         };
         let mut connection = Self {
@@ -127,11 +159,11 @@ impl Connection {
     }
 
     fn is_usable(&self) -> bool {
-        let is_newest = match self.mode {
-            Mode::Session(clock, _) => self.shared.is_newest(clock),
-            Mode::Transactions(_) => true,
+        let leads_on = match &self.mode {
+            Mode::Session(clock, _) => self.shared.is_newest(*clock),
+            Mode::Transactions { read_only, .. } => read_only.is_usable(self.shared.runtime.now()),
         };
-        is_newest && !self.client.is_closed() && !self.doubtful.load(Ordering::Relaxed)
+        leads_on && !self.client.is_closed() && !self.doubtful.load(Ordering::Relaxed)
     }
 
     /// Executes a statement that reads. Returns its rows, and the clock of the server that has executed it.
@@ -152,11 +184,15 @@ impl Connection {
                 let rows = in_session(&self.client, prepared, bound).await?;
                 Ok((rows, Ok(*clock)))
             }
-            Mode::Transactions(turn) => {
+            Mode::Transactions { turn, read_only } => {
                 let attempt = self.shared.newest.begin();
                 let transacted = in_transaction(&self.client, turn, bound, None).await?;
                 let (server, rows, _) = transacted;
-                Ok((rows, self.shared.reached(attempt, &server)))
+                let reached = self.shared.reached(attempt, &server);
+                if reached.is_err() {
+                    read_only.note(self.shared.runtime.now());
+                }
+                Ok((rows, reached))
             }
         }
     }
@@ -171,9 +207,16 @@ impl Connection {
         let first = |rows: Vec<Row>| rows.into_iter().next();
         let (clock, prepared) = match &self.mode {
             Mode::Session(clock, prepared) => (*clock, prepared),
-            Mode::Transactions(turn) => {
-                let transacted = in_transaction(&self.client, turn, write, read).await?;
-                let (server, written, found) = transacted;
+            Mode::Transactions { turn, read_only } => {
+                let transacted = in_transaction(&self.client, turn, write, read).await;
+                match transacted.as_ref().map_err(Failed::code) {
+                    Ok(_) => read_only.has_written(),
+                    Err(Some(&SqlState::READ_ONLY_SQL_TRANSACTION)) => {
+                        read_only.note(self.shared.runtime.now());
+                    }
+                    Err(_) => {}
+                }
+                let (server, written, found) = transacted?;
                 let clock = primary(&server).ok().map(|server| server.clock);
                 return Ok((first(written), found.and_then(first).zip(clock)));
             }

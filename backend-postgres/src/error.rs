@@ -41,7 +41,7 @@ pub(crate) fn ends_connection(error: &tokio_postgres::Error, pooled: bool) -> bo
 }
 
 fn code_ends_connection(state: &SqlState, pooled: bool) -> bool {
-    // A pooler may send the next write to another server.
+    // A pooler may send the next write to another server. If it doesn't, the connection is left after a while.
     if pooled && *state == SqlState::READ_ONLY_SQL_TRANSACTION {
         return false;
     }

@@ -81,8 +81,10 @@
 //!
 //! In the mode `transaction`, clients share connections. If the URL has `pgbouncer=true`, or with [`Options::pooled`], each
 //! command is one transaction with its own settings, and no prepared statement. Waiters poll each 100 ms, unless
-//! [`Options::direct_url`] says where to subscribe. The pooler may lead to another server at any time: a
-//! standby is refused, and a write is refused by a server that was not started when the one was on which its step was read.
+//! [`Options::direct_url`] says where to subscribe: connecting takes two sessions there, and a client that waits has one. The
+//! pooler may lead to another server at any time: a standby is refused, and a write is refused by a server that was not
+//! started when the one was on which its step was read. If nothing was written for a second after a standby or a read-only
+//! server has answered, the client connects again, perhaps to another host of the URL.
 //!
 //! Without that, notifications and advisory locks would be lost, and settings would reach other programs.
 //! [`PostgresBackend::connect`] finds that out before it changes anything: it asks on two connections which process of the

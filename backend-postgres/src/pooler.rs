@@ -90,7 +90,7 @@ async fn process(
 
 /// The error if a second connection is not made or not answered in time. A pool that is too small may accept it.
 fn too_few(address: &str) -> BackendError {
-    let problem = "no second connection in time; a client has up to three, so allow three in max_connections, \
-         in the CONNECTION LIMIT of the role and the database, and in the pool";
+    let problem = "no second connection in time; connecting takes two, and a client without direct_url has up to four later, \
+         so allow them in max_connections, in the CONNECTION LIMIT of the role and the database, and in the pool";
     BackendError::unavailable(format!("{address}: {problem}"))
 }
