@@ -121,8 +121,8 @@ fn refused(error: Error) -> BackendError {
     BackendError::rejected("the object store refuses the request").with_source(error)
 }
 
-/// Whether the store has answered that the request itself is wrong, or belongs elsewhere: 3xx or 4xx, but 408 and 429. The
-/// library says so only in its text.
+/// Whether the store has answered that the request itself is wrong, or belongs elsewhere: 3xx or 4xx, but 408 and 429. S3 says
+/// 400 for a body that came too slowly. The library says so only in its text.
 fn is_refusal(error: &Error) -> bool {
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -132,7 +132,8 @@ fn is_refusal(error: &Error) -> bool {
         }
         if let Some(status) = text.strip_prefix("Server returned non-2xx status code: ") {
             return matches!(status.as_bytes(), [b'3' | b'4', ..])
-                && !["408", "429"].iter().any(|code| status.starts_with(code));
+                && !["408", "429"].iter().any(|code| status.starts_with(code))
+                && !status.contains("<Code>RequestTimeout</Code>");
         }
         cause = error.source();
     }

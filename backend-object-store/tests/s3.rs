@@ -80,32 +80,36 @@ async fn unreachable_server_is_unavailable() {
 /// A server that gives the same answer to each request.
 #[tokio::test]
 async fn answers_say_whether_to_try_again() {
-    for (status, is_permanent) in [
-        ("301 Moved Permanently", true),
+    const TOO_SLOW: &str = "<Error><Code>RequestTimeout</Code></Error>";
+    for (status, body, is_permanent) in [
+        ("301 Moved Permanently", "", true),
         (
             "307 Temporary Redirect\r\nLocation: http://127.0.0.1:1/",
+            "",
             true,
         ),
-        ("400 Bad Request", true),
-        ("405 Method Not Allowed", true),
-        ("408 Request Timeout", false),
-        ("429 Too Many Requests", false),
-        ("500 Internal Server Error", false),
-        ("503 Slow Down", false),
+        ("400 Bad Request", "", true),
+        ("400 Bad Request", TOO_SLOW, false),
+        ("405 Method Not Allowed", "", true),
+        ("408 Request Timeout", "", false),
+        ("429 Too Many Requests", "", false),
+        ("500 Internal Server Error", "", false),
+        ("503 Slow Down", "", false),
     ] {
-        let url = server_that_answers(status);
+        let url = server_that_answers(status, body);
         let error = ObjectStoreBackend::connect(&url).await.expect_err(status);
         let ConnectError::Backend(error) = error else {
             panic!("{status}: {error:?}");
         };
         let is_rejected = matches!(error, BackendError::Rejected { .. });
-        assert_eq!(is_rejected, is_permanent, "{status}: {error:?}");
-        assert_eq!(error.is_transient(), !is_permanent, "{status}: {error:?}");
+        let answer = (status, body);
+        assert_eq!(is_rejected, is_permanent, "{answer:?}: {error:?}");
+        assert_eq!(error.is_transient(), !is_permanent, "{answer:?}: {error:?}");
     }
 }
 
 /// Returns the URL of a bucket.
-fn server_that_answers(status: &'static str) -> String {
+fn server_that_answers(status: &'static str, body: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = url_of(&listener);
     std::thread::spawn(move || {
@@ -116,8 +120,9 @@ fn server_that_answers(status: &'static str) -> String {
                 .next()
                 .is_some_and(|line| line.is_ok_and(|line| !line.is_empty()))
             {}
-            let answer =
-                format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            let length = body.len();
+            let headers = format!("Content-Length: {length}\r\nConnection: close");
+            let answer = format!("HTTP/1.1 {status}\r\n{headers}\r\n\r\n{body}");
             drop(stream.write_all(answer.as_bytes()));
         }
     });
