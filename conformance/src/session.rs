@@ -93,7 +93,7 @@ impl Session {
 
     /// The server's time.
     pub(crate) async fn now(&self) -> Result<ServerTime, Failure> {
-        Ok(self.backend.hello().await?.at)
+        Ok(self.timed(self.backend.hello()).await?.at)
     }
 
     pub(crate) fn owner(&self) -> OwnerId {

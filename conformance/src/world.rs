@@ -97,8 +97,9 @@ impl World {
         let tolerance = self.tolerance();
         match self.abilities.clock {
             true if !self.several_servers() => Duration::ZERO,
-            // It counts from another client's first look: at most the holder's call and its own after the holder's stamp.
-            false if !tolerance.is_zero() => tolerance + self.slowest.get() * 2,
+            // It counts from another client's first look. After the holder's stamp come at most its call, and two of the
+            // other client: it asks for the time first.
+            false if !tolerance.is_zero() => tolerance + self.slowest.get() * 3,
             _ => tolerance,
         }
     }
