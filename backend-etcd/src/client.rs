@@ -2,12 +2,13 @@
 
 use std::error::Error;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::{BoxFuture, FutureExt, Shared};
 use futures_util::stream::{StreamExt, once, pending};
 use http::uri::{Authority, PathAndQuery};
-use leasehold_api::{BackendError, InvalidInput, bounds};
+use leasehold_api::{BackendError, InvalidInput, TokioRuntime, bounds};
 use percent_encoding::percent_decode_str;
 use prost::Message;
 use tokio::runtime::Handle;
@@ -77,6 +78,8 @@ fn endpoint(server: &str) -> Option<Endpoint> {
 }
 
 type Token = MetadataValue<Ascii>;
+/// A login that goes on if all who wait for it give up.
+type Login = Shared<BoxFuture<'static, Result<Token, Status>>>;
 
 /// A connection to one of the servers at a time.
 pub(crate) struct Client {
@@ -84,8 +87,6 @@ pub(crate) struct Client {
     /// The tokio runtime that the connections work on.
     home: Handle,
     state: Mutex<State>,
-    /// One call logs in. The others wait for it.
-    login: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -93,7 +94,8 @@ struct State {
     /// How many connections there were. The number chooses the server.
     count: usize,
     channel: Option<Channel>,
-    token: Option<Token>,
+    /// The login that has the token, or will have it.
+    login: Option<Login>,
     is_closed: bool,
 }
 
@@ -110,12 +112,15 @@ impl Client {
             target,
             home,
             state: Mutex::default(),
-            login: tokio::sync::Mutex::default(),
         }
     }
 
     /// Sends a request that only reads. After any error but a refusal, sends it again, once for each server.
-    pub(crate) async fn read<Q, A>(&self, path: &'static str, request: Q) -> Result<A, BackendError>
+    pub(crate) async fn read<Q, A>(
+        self: &Arc<Self>,
+        path: &'static str,
+        request: Q,
+    ) -> Result<A, BackendError>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
@@ -131,7 +136,11 @@ impl Client {
     }
 
     /// Sends a request once, and again if it was refused because the login has ended.
-    pub(crate) async fn call<Q, A>(&self, path: &'static str, request: Q) -> Result<A, Status>
+    pub(crate) async fn call<Q, A>(
+        self: &Arc<Self>,
+        path: &'static str,
+        request: Q,
+    ) -> Result<A, Status>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
@@ -165,7 +174,7 @@ impl Client {
 
     /// Subscribes to changes. The request stays open, for the server ends the subscription with it.
     pub(crate) async fn watch(
-        &self,
+        self: &Arc<Self>,
         create: WatchCreateRequest,
     ) -> Result<Streaming<WatchResponse>, Status> {
         let create_request = Some(create);
@@ -182,7 +191,7 @@ impl Client {
     }
 
     /// Adds the login, and that a server without a leader has to refuse the request.
-    async fn sign<Q>(&self, mut request: Request<Q>) -> Result<Request<Q>, Status> {
+    async fn sign<Q>(self: &Arc<Self>, mut request: Request<Q>) -> Result<Request<Q>, Status> {
         let metadata = request.metadata_mut();
         metadata.insert("hasleader", MetadataValue::from_static("true"));
         if let Some(login) = &self.target.login {
@@ -191,26 +200,36 @@ impl Client {
         Ok(request)
     }
 
-    async fn token(&self, login: &AuthenticateRequest) -> Result<Token, Status> {
-        let known = || self.state().token.clone();
-        if let Some(token) = known() {
-            return Ok(token);
-        }
-        let _turn = self.login.lock().await;
-        if let Some(token) = known() {
-            return Ok(token);
-        }
-        let login = Request::new(login.clone());
-        let answer: AuthenticateResponse = self.send(AUTHENTICATE, login).await?;
-        let token = Token::try_from(answer.token);
-        let token = token.map_err(|_| Status::unauthenticated("not a token"))?;
-        self.state().token = Some(token.clone());
-        Ok(token)
+    /// The token of the login, or of a new one, which all calls wait for.
+    async fn token(self: &Arc<Self>, login: &AuthenticateRequest) -> Result<Token, Status> {
+        let log_in = || self.spawn_login(login.clone());
+        let login = self.state().login.get_or_insert_with(log_in).clone();
+        login.await
     }
 
-    /// Forgets this token, unless another call has a newer one already.
+    fn spawn_login(self: &Arc<Self>, login: AuthenticateRequest) -> Login {
+        let client = Arc::clone(self);
+        let task = self.home.spawn(async move {
+            let runtime = TokioRuntime::new(client.home.clone());
+            let answer = client.send(AUTHENTICATE, Request::new(login));
+            let answer = runtime.timeout(bounds::CONNECT_TIMEOUT, answer).await;
+            let late = || Err(Status::deadline_exceeded("no login in time"));
+            let token = answer.unwrap_or_else(late).and_then(token_of);
+            if token.is_err() {
+                client.state().login = None;
+            }
+            token
+        });
+        let ended = |_| Err(closed());
+        task.map(move |token| token.unwrap_or_else(ended))
+            .boxed()
+            .shared()
+    }
+
+    /// Forgets this token, unless there is a newer login already.
     fn log_out(&self, token: &Token) {
-        self.state().token.take_if(|known| known == token);
+        let is_its = |login: &mut Login| matches!(login.peek(), Some(Ok(known)) if known == token);
+        self.state().login.take_if(is_its);
     }
 
     fn channel(&self) -> Result<(Channel, Doubt<'_>), Status> {
@@ -280,6 +299,10 @@ impl fmt::Display for Closed {
 
 impl Error for Closed {}
 
+fn token_of(answer: AuthenticateResponse) -> Result<Token, Status> {
+    Token::try_from(answer.token).map_err(|_| Status::unauthenticated("not a token"))
+}
+
 fn closed() -> Status {
     Status::from_error(Box::new(Closed))
 }
@@ -348,4 +371,33 @@ fn was_not_sent(status: &Status) -> bool {
         cause = error.source();
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_test_servers::{EtcdServer, eventually};
+
+    use super::*;
+
+    /// Otherwise, many clients whose calls are shorter than a login would log in for ever.
+    #[tokio::test]
+    async fn login_goes_on_without_its_callers() {
+        let server = EtcdServer::start();
+        for command in [
+            "user add root:root",
+            "user grant-role root root",
+            "auth enable",
+        ] {
+            let words: Vec<_> = command.split(' ').collect();
+            server.execute(&words);
+        }
+        let url = server.url().replace("etcd://", "etcd://root:root@");
+        let client = Client::new(Target::of(&url).expect("a URL"), Handle::current());
+        let client = Arc::new(client);
+        let login = client.target.login.as_ref().expect("a login");
+        // Each caller gives up at once.
+        let has_token = async || matches!(client.token(login).now_or_never(), Some(Ok(_)));
+        assert!(!has_token().await);
+        eventually("the client is logged in", has_token).await;
+    }
 }
