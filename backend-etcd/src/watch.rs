@@ -13,8 +13,9 @@ use crate::rpc::{
     NO_DELETE, RANGE, RangeRequest, RangeResponse, WatchCreateRequest, WatchResponse,
 };
 
-/// The pause between attempts to subscribe again.
+/// The pause between attempts to subscribe again. While the server refuses, it doubles up to the maximum.
 const PAUSE: Duration = Duration::from_millis(250);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 pub(crate) struct Watch {
     client: Arc<Client>,
@@ -25,6 +26,7 @@ pub(crate) struct Watch {
     next: i64,
     /// `None` while the subscription is lost.
     answers: Option<Streaming<WatchResponse>>,
+    pause: Duration,
     pushed: VecDeque<Pushed>,
 }
 
@@ -42,6 +44,7 @@ impl Watch {
             range_end,
             next: 0,
             answers: None,
+            pause: PAUSE,
             pushed: VecDeque::new(),
         };
         match watch.open().await {
@@ -79,8 +82,13 @@ impl Watch {
         let runtime = self.runtime.clone();
         match runtime.timeout(bounds::CONNECT_TIMEOUT, self.open()).await {
             Some(Ok(())) => {
+                self.pause = PAUSE;
                 let listening = true;
                 self.pushed.push_front(Pushed::Missed { listening });
+            }
+            Some(Err(status)) if is_refusal(&status) => {
+                runtime.sleep(self.pause).await;
+                self.pause = (self.pause * 2).min(MAX_PAUSE);
             }
             _ => runtime.sleep(PAUSE).await,
         }

@@ -5,7 +5,7 @@ mod processes;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
@@ -286,14 +286,19 @@ async fn login_is_renewed_and_rights_are_checked() {
 
 /// How many logins a server has seen.
 fn logins(server: &EtcdServer) -> u64 {
+    calls(server, "Authenticate")
+}
+
+/// How many calls of this method a server has seen since it started.
+fn calls(server: &EtcdServer, method: &str) -> u64 {
     let mut stream = TcpStream::connect(("127.0.0.1", server.port())).expect("it runs");
     let request = b"GET /metrics HTTP/1.0\r\n\r\n";
     stream.write_all(request).expect("written");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("an answer");
-    let is_count = |line: &&str| {
-        line.starts_with("grpc_server_started_total{") && line.contains("\"Authenticate\"")
-    };
+    let method = format!("grpc_method=\"{method}\"");
+    let is_count =
+        |line: &&str| line.starts_with("grpc_server_started_total{") && line.contains(&method);
     let line = text.lines().find(is_count).expect("a metric");
     let count = line.rsplit(' ').next().expect("a number");
     count.parse().expect("a number")
@@ -330,6 +335,34 @@ async fn subscription_is_renewed_with_the_login_and_needs_a_right() {
     };
     let subscribed = tokio::time::timeout(SLACK, again).await;
     subscribed.expect("it subscribes again");
+}
+
+/// The pauses double. A slow machine makes them only longer.
+#[tokio::test]
+async fn refused_subscription_is_tried_less_and_less() {
+    let mut server = server_with_login(&["leasehold/all:/"]);
+    let options = patient().key_prefix("all:");
+    let backend = EtcdBackend::connect_with(&url_with(LOGIN, &server), options).await;
+    let backend = backend.expect("connected");
+    let session = SessionId::from_bytes([7; 16]);
+    let mut pushed = backend.listen(session).await.expect("rights");
+    let revoke = "--user root:root role revoke-permission locks leasehold/all:/ --prefix=true";
+    execute(&server, revoke);
+    server.restart();
+    let began = Instant::now();
+    let listening = tokio::spawn(async move { while pushed.next().await.is_some() {} });
+    // After each refusal the client asks with a read. The first time it logs in between two of them.
+    eventually("it is refused six times", async || {
+        calls(&server, "Range") >= 7
+    })
+    .await;
+    listening.abort();
+    // Of 250 ms, 500 ms, 1 s, 2 s and 4 s, the last one may be one of 250 ms, after a failure.
+    assert!(
+        began.elapsed() >= Duration::from_secs(3),
+        "{:?}",
+        began.elapsed()
+    );
 }
 
 /// A program may use a client on another runtime than the one that made it, which then ends.
