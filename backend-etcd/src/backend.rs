@@ -41,7 +41,8 @@ impl EtcdBackend {
     }
 
     /// Connects to the cluster of a URL, which names one or more of its servers. A server that can't be reached is left for
-    /// the next one. If none can be reached, they are tried again for 5 s.
+    /// the next one. If none can be reached, they are tried again for 5 s. `?max_clock_skew=5m` at its end is
+    /// [`Options::max_clock_skew`].
     ///
     /// # Errors
     /// - [`ConnectError::Invalid`] if the URL can't be read, an option is out of range, or tokio's clock is paused.
@@ -76,7 +77,9 @@ impl EtcdBackend {
             EtcdStore::new(client, runtime.clone(), &options.key_prefix)
         });
         runtime.connect(|| commands.read("floor")).await?;
-        let backend = StoreBackend::observing(commands).call_timeout(options.call_timeout)?;
+        let skew = target.max_clock_skew.or(options.max_clock_skew);
+        let backend = StoreBackend::new(Observed::new(commands).max_clock_skew(skew));
+        let backend = backend.call_timeout(options.call_timeout)?;
         Ok(Self(backend.observing_renewals(renewals)))
     }
 }
@@ -103,6 +106,8 @@ pub struct Options {
     pub key_prefix: String,
     /// The time limit of a call; see [`call_timeout`](Self::call_timeout()).
     pub call_timeout: Duration,
+    /// How far clocks are apart; see [`max_clock_skew`](Self::max_clock_skew()).
+    pub max_clock_skew: Option<Duration>,
 }
 
 impl Options {
@@ -117,6 +122,7 @@ impl Options {
         Self {
             key_prefix: String::new(),
             call_timeout: bounds::CALL_TIMEOUT,
+            max_clock_skew: None,
         }
     }
 
@@ -150,6 +156,25 @@ impl Options {
     #[must_use]
     pub const fn call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;
+        self
+    }
+
+    /// Declares how far the times of day of all machines are apart at most, so that a command that runs for a moment gets the lock of
+    /// a dead holder. All programs declare it. **If clocks are further apart, two processes may hold a lock at once**: see
+    /// [`Observed::max_clock_skew`]. There is no default. The URL's `max_clock_skew` goes first.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_etcd::Options;
+    ///
+    /// // A command that runs each minute.
+    /// let options = Options::new().max_clock_skew(Duration::from_secs(300));
+    /// ```
+    #[must_use]
+    pub const fn max_clock_skew(mut self, skew: Duration) -> Self {
+        self.max_clock_skew = Some(skew);
         self
     }
 }

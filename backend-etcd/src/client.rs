@@ -35,6 +35,7 @@ const TOKEN: &str = "token";
 pub(crate) struct Target {
     servers: Vec<Endpoint>,
     login: Option<AuthenticateRequest>,
+    pub(crate) max_clock_skew: Option<Duration>,
 }
 
 impl Target {
@@ -43,18 +44,30 @@ impl Target {
         let invalid = "it is not etcd://user:password@host:port,host:port";
         let invalid = || InvalidInput::setting("URL", invalid);
         let rest = url.strip_prefix("etcd://").ok_or_else(invalid)?;
-        let rest = rest.strip_suffix('/').unwrap_or(rest);
         let (login, servers) = match rest.rsplit_once('@') {
             Some((login, servers)) => (Some(login), servers),
             None => (None, rest),
         };
+        // Behind the password, which may have any character.
+        let (servers, skew) = match servers.split_once('?') {
+            Some((servers, query)) => (servers, Some(skew_of(query)?)),
+            None => (servers, None),
+        };
+        let servers = servers.strip_suffix('/').unwrap_or(servers);
         let login = login.map(|login| login_of(login).ok_or_else(invalid));
         let servers: Option<Vec<_>> = servers.split(',').map(endpoint).collect();
         Ok(Self {
             servers: servers.ok_or_else(invalid)?,
             login: login.transpose()?,
+            max_clock_skew: skew,
         })
     }
+}
+
+fn skew_of(query: &str) -> Result<Duration, InvalidInput> {
+    let skew = query.strip_prefix("max_clock_skew=");
+    let skew = skew.and_then(|skew| humantime::parse_duration(skew).ok());
+    skew.ok_or_else(|| InvalidInput::setting("URL", "its query is not max_clock_skew=5m"))
 }
 
 fn login_of(login: &str) -> Option<AuthenticateRequest> {

@@ -59,6 +59,7 @@ impl ObjectStoreBackend {
     /// environment, as for other programs, from the machine or the container, and from the query of the URL. Each parameter
     /// is a setting of [`AmazonS3ConfigKey`](object_store::aws::AmazonS3ConfigKey): `region`, or `endpoint` for another
     /// service, with `allow_http=true` if that has no TLS. Other settings of connections, such as `proxy_url`, are refused.
+    /// `max_clock_skew=5m` is [`Options::max_clock_skew`].
     ///
     /// Checks the store as [`from_store`](Self::from_store) does.
     ///
@@ -86,8 +87,13 @@ impl ObjectStoreBackend {
     #[cfg(feature = "s3")]
     pub async fn connect_with(url: &str, options: Options) -> Result<Self, ConnectError> {
         options.check()?;
-        let (store, folder) = crate::s3::bucket_of(url, &options.certificates)?;
-        Self::checked(store, folder, &options).await
+        let bucket = crate::s3::bucket_of(url, &options.certificates)?;
+        let max_clock_skew = bucket.max_clock_skew.or(options.max_clock_skew);
+        let options = Options {
+            max_clock_skew,
+            ..options
+        };
+        Self::checked(bucket.store, bucket.folder, &options).await
     }
 
     /// Creates a backend on a store of the program, such as one of Google or Azure.
@@ -127,7 +133,8 @@ impl ObjectStoreBackend {
         TokioRuntime::check_clock()?;
         let objects = Objects::new(store, folder, &options.key_prefix);
         TokioRuntime::current().connect(|| check(&objects)).await?;
-        let backend = StoreBackend::observing(objects);
+        let observed = Observed::new(objects).max_clock_skew(options.max_clock_skew);
+        let backend = StoreBackend::new(observed);
         Ok(Self(backend.call_timeout(options.call_timeout)?))
     }
 }
@@ -195,6 +202,8 @@ pub struct Options {
     pub key_prefix: String,
     /// The time limit of a call; see [`call_timeout`](Self::call_timeout()).
     pub call_timeout: Duration,
+    /// How far clocks are apart; see [`max_clock_skew`](Self::max_clock_skew()).
+    pub max_clock_skew: Option<Duration>,
     /// The certificates for TLS, for [`connect_with`](ObjectStoreBackend::connect_with).
     pub certificates: Certificates,
 }
@@ -211,6 +220,7 @@ impl Options {
         Self {
             key_prefix: String::new(),
             call_timeout: bounds::CALL_TIMEOUT,
+            max_clock_skew: None,
             certificates: Certificates::new(),
         }
     }
@@ -246,6 +256,25 @@ impl Options {
     #[must_use]
     pub const fn call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;
+        self
+    }
+
+    /// Declares how far the times of day of all machines are apart at most, so that a command that runs for a moment gets the lock of
+    /// a dead holder. All programs declare it. **If clocks are further apart, two processes may hold a lock at once**: see
+    /// [`Observed::max_clock_skew`]. There is no default. The URL's `max_clock_skew` goes first.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_object_store::Options;
+    ///
+    /// // A command that runs each minute.
+    /// let options = Options::new().max_clock_skew(Duration::from_secs(300));
+    /// ```
+    #[must_use]
+    pub const fn max_clock_skew(mut self, skew: Duration) -> Self {
+        self.max_clock_skew = Some(skew);
         self
     }
 

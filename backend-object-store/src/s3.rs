@@ -1,6 +1,7 @@
 //! A bucket of S3: its URL, and its connections.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold_api::{Certificates, ConnectError, InvalidInput, bounds};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
@@ -15,11 +16,15 @@ use url::Url;
 const ALLOW_HTTP: AmazonS3ConfigKey = AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp);
 const AGENT: &str = concat!("leasehold/", env!("CARGO_PKG_VERSION"));
 
+/// What a URL says.
+pub(crate) struct Bucket {
+    pub(crate) store: Arc<dyn ObjectStore>,
+    pub(crate) folder: Path,
+    pub(crate) max_clock_skew: Option<Duration>,
+}
+
 /// The bucket of a URL, and the folder in it.
-pub(crate) fn bucket_of(
-    url: &str,
-    certificates: &Certificates,
-) -> Result<(Arc<dyn ObjectStore>, Path), ConnectError> {
+pub(crate) fn bucket_of(url: &str, certificates: &Certificates) -> Result<Bucket, ConnectError> {
     let url = Url::parse(url).map_err(|_| unusable("it can't be read"))?;
     if url.scheme() != "s3" {
         return Err(unusable("it begins with another scheme than s3:"));
@@ -32,7 +37,14 @@ pub(crate) fn bucket_of(
     let bucket = bucket.ok_or_else(|| unusable("it names no bucket"))?;
     let folder = Path::from_url_path(url.path()).map_err(|_| unusable("no path of an object"))?;
     let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+    let mut max_clock_skew = None;
     for (key, value) in url.query_pairs() {
+        if key == "max_clock_skew" {
+            let skew = humantime::parse_duration(&value);
+            max_clock_skew =
+                Some(skew.map_err(|_| unusable("max_clock_skew is no time such as 5m"))?);
+            continue;
+        }
         // Not with the library's error, which may quote a password.
         let key: AmazonS3ConfigKey = key
             .parse()
@@ -54,12 +66,16 @@ pub(crate) fn bucket_of(
         max_retries: 0,
         ..RetryConfig::default()
     };
-    let bucket = builder
+    let store = builder
         .with_retry(retries)
         .with_http_connector(Connector { tls })
         .build()
         .map_err(|_| unusable("a setting of the URL or of a variable AWS_… can't be used"))?;
-    Ok((Arc::new(bucket), folder))
+    Ok(Bucket {
+        store: Arc::new(store),
+        folder,
+        max_clock_skew,
+    })
 }
 
 /// Credentials are sent in plain text only if the URL says so.

@@ -2,10 +2,11 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
+use std::time::Duration;
 
 use leasehold_api::{BackendError, ConnectError, Key, LockClient, bounds};
 use leasehold_object_store::{ObjectStoreBackend, Options};
-use leasehold_test_servers::SeaweedFs;
+use leasehold_test_servers::{SeaweedFs, eventually};
 
 /// A busy machine may need longer than the default.
 fn patient() -> Options {
@@ -33,6 +34,7 @@ async fn bad_url_is_refused_without_its_password() {
         // Credentials are sent in plain text only if the URL says so.
         "s3://bucket?endpoint=http://127.0.0.1:1/s3cret",
         "s3://bucket?endpoint=127.0.0.1:1/s3cret&allow_http=true",
+        "s3://bucket?max_clock_skew=5&secret_access_key=s3cret&access_key_id=me",
         "s3cret",
     ] {
         let error = ObjectStoreBackend::connect(url).await.expect_err(url);
@@ -59,6 +61,24 @@ async fn wrong_bucket_and_wrong_password_are_refused() {
         let is_refused = matches!(error, ConnectError::Backend(BackendError::Rejected { .. }));
         assert!(is_refused, "{other}: {error:?}");
     }
+}
+
+/// Each command is a client of its own, which never sees a lease end.
+#[tokio::test]
+async fn command_of_a_moment_gets_the_lock_of_a_dead_holder() {
+    let server = SeaweedFs::start();
+    let url = format!("{}&max_clock_skew=0s", server.url(""));
+    let lease = Duration::from_secs(1);
+    let holder = client(&url, patient()).await;
+    let mutex = holder.mutex("k").expect("a key").lease(lease);
+    let guard = mutex.fixed_lease().lock().await;
+    std::mem::forget(guard.expect("free"));
+    let command = async || {
+        let locks = client(&url, patient()).await;
+        let acquired = locks.mutex("k").expect("a key").try_lock().await;
+        acquired.expect("an answer").into_guard().is_some()
+    };
+    eventually("a command gets the lock", command).await;
 }
 
 /// A server that can't be reached leaves no doubt: the check reads first.

@@ -59,6 +59,9 @@ async fn bad_url_is_refused_without_its_password() {
         "etcd://me:s3cret@127.0.0.1,",
         "etcd://me:s3cret@127.0.0.1/db",
         "etcd://s3cret@127.0.0.1",
+        "etcd://me:s3cret@127.0.0.1?max_clock_skew=5",
+        "etcd://me:s3cret@127.0.0.1?max_clock_skew=5m&s3cret=1",
+        "etcd://me:s3cret@127.0.0.1?",
         "etcd://me:s3cret%FF@127.0.0.1",
     ] {
         let error = EtcdBackend::connect(url).await.expect_err(url);
@@ -73,6 +76,24 @@ async fn paused_clock_is_refused() {
     let connected = EtcdBackend::connect("etcd://127.0.0.1:1").await;
     let is_invalid = matches!(connected, Err(ConnectError::Invalid(_)));
     assert!(is_invalid, "{connected:?}");
+}
+
+/// Each command is a client of its own, which never sees a lease end.
+#[tokio::test]
+async fn command_of_a_moment_gets_the_lock_of_a_dead_holder() {
+    let server = EtcdServer::start();
+    let url = format!("{}/?max_clock_skew=0s", server.url());
+    let lease = Duration::from_secs(1);
+    let holder = connect(&url, patient()).await;
+    let mutex = holder.mutex("k").expect("a key").lease(lease);
+    let guard = mutex.fixed_lease().lock().await;
+    std::mem::forget(guard.expect("free"));
+    let command = async || {
+        let locks = connect(&url, patient()).await;
+        let acquired = locks.mutex("k").expect("a key").try_lock().await;
+        acquired.expect("an answer").into_guard().is_some()
+    };
+    eventually("a command gets the lock", command).await;
 }
 
 /// The end of one prefix and the beginning of a key make no other lock.
