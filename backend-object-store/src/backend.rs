@@ -202,7 +202,7 @@ pub struct Options {
     pub key_prefix: String,
     /// The time limit of a call; see [`call_timeout`](Self::call_timeout()).
     pub call_timeout: Duration,
-    /// How far clocks are apart; see [`max_clock_skew`](Self::max_clock_skew()).
+    /// How far clocks are apart at most; see [`max_clock_skew`](Self::max_clock_skew()).
     pub max_clock_skew: Option<Duration>,
     /// The certificates for TLS, for [`connect_with`](ObjectStoreBackend::connect_with).
     pub certificates: Certificates,
@@ -259,8 +259,8 @@ impl Options {
         self
     }
 
-    /// Declares how far the times of day of all machines are apart at most, so that a command that runs for a moment gets the lock of
-    /// a dead holder. All programs declare it. **If clocks are further apart, two processes may hold a lock at once**: see
+    /// Declares that no machine's time of day is ever further off than half of this, so that a command that runs for a moment gets
+    /// the lock of a dead holder. All programs declare it. **If a clock is further off, two processes may hold a lock at once**: see
     /// [`Observed::max_clock_skew`]. There is no default. The URL's `max_clock_skew` goes first.
     ///
     /// # Examples

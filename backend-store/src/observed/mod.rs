@@ -42,7 +42,7 @@ const IDLE_STEP: Duration = Duration::from_millis(100);
 /// A client's time of the row is the time in the row, plus how long this client has seen it, by its own clock. If the row
 /// changes and the promise doesn't, the greater of both counts: failed tries and polls bring their observation along, and
 /// take none away. If the promise changes, only the new row counts. So a holder's lease ends at the earliest one lease
-/// after its last renewal was written, on every clock whose rate is right (A3). Nobody compares clocks.
+/// after its last renewal was written, on every clock whose rate is right (A3). No clocks are compared, unless you ask for it below.
 ///
 /// Written times never fall: a client's time is never before the one in the row that it replaces.
 ///
@@ -60,7 +60,7 @@ const IDLE_STEP: Duration = Duration::from_millis(100);
 /// # Processes that end before a lease does
 /// A command that runs each minute for a moment sees no lease end. If you know how far the clocks of all machines are apart,
 /// [declare it](Self::max_clock_skew): then the time of a row also goes on by the time of day since its promise, less that
-/// difference.
+/// difference. Until then, the row of a holder that has died grows with each such command, because its time stands.
 ///
 /// # Tokens
 /// A new row begins at a time above the *floor* of the namespace, an object of its own. Before a row is removed, the floor is
@@ -93,15 +93,17 @@ impl<T: TagStore> Observed<T> {
         }
     }
 
-    /// Declares how far the times of day of all machines that use these locks are apart at most, whenever they are read. There is
-    /// no default: without it, no clocks are compared.
+    /// Declares that the time of day of each machine that uses these locks is never further from the true time than half of this:
+    /// then no two are further apart, whenever they are read. All programs declare the same. There is no default: without it, no
+    /// clocks are compared. A runtime without a [time of day](Runtime::time_of_day) declares nothing.
     ///
     /// The lock of a dead holder is then free a lease and twice this time after its last renewal, also if nobody has looked
-    /// meanwhile. The program of the holder must have declared it too.
+    /// meanwhile. Each waiter that dies just before it is granted the lock may cost twice this time again. The program of the holder
+    /// must have declared it too.
     ///
-    /// **If clocks are further apart, two processes may hold a lock at once.** A machine whose clock was set by hand, or isn't set
-    /// yet after a start, counts, and so does a step of all clocks. Choose some minutes, and alert on a clock that is off by half
-    /// of that.
+    /// **If one clock is further off, two processes may hold a lock at once.** A clock that was set by hand, that isn't set yet after
+    /// a start, or that stood still with its virtual machine, counts, and so does a step of all clocks. Choose some minutes, and alert
+    /// on a clock that is off by a quarter of that.
     ///
     /// # Examples
     /// ```
@@ -138,7 +140,7 @@ impl<T: TagStore> Observed<T> {
         // In this order: the time in between must not count.
         let earliest = self.max_clock_skew.and_then(|skew| {
             let time_of_day = self.runtime.time_of_day()?;
-            Some(row.promise.time_at(time_of_day.saturating_sub(skew)))
+            Some(row.promise.time_at(time_of_day.saturating_sub(skew / 2)))
         });
         let at = earliest.map_or(row.at, |earliest| row.at.max(earliest));
         self.times.saw(key, row, at, self.runtime.now())
@@ -146,8 +148,12 @@ impl<T: TagStore> Observed<T> {
 
     /// The promise of a write.
     fn promise_of(&self, write: &Write<'_>) -> Promise {
-        let declared = self.max_clock_skew.and_then(|_| self.runtime.time_of_day());
-        Promise::new(write.version.get(), write.stamp.at, declared)
+        // Each program answers for its own clock, so the skew of another one does no harm.
+        let latest = self.max_clock_skew.and_then(|skew| {
+            let time_of_day = self.runtime.time_of_day()?;
+            Some(time_of_day.saturating_add(skew / 2))
+        });
+        Promise::new(write.version.get(), write.stamp.at, latest)
     }
 
     /// Reads the floor, and its tag if it was ever raised.

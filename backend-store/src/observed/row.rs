@@ -19,15 +19,15 @@ const STATE_FROM: usize = 1 + 8 * NUMBERS;
 pub(super) struct Promise {
     /// The version of the write.
     pub(super) version: u64,
-    /// The time of day when the time of the row was zero, in µs since 1970, by the machine of the write. `u64::MAX` if the writer
-    /// has declared no skew: no clock shows a later time.
+    /// The latest true time when the time of the row was zero, in µs since 1970. `u64::MAX` if the writer has declared no skew: no
+    /// clock shows a later time.
     origin: u64,
 }
 
 impl Promise {
-    /// The promise of a write at this time of the row and this time of day.
-    pub(super) fn new(version: u64, at: ServerTime, time_of_day: Option<Duration>) -> Self {
-        let micros = time_of_day.and_then(|time| u64::try_from(time.as_micros()).ok());
+    /// The promise of a write at this time of the row, and at this true time or before.
+    pub(super) fn new(version: u64, at: ServerTime, latest: Option<Duration>) -> Self {
+        let micros = latest.and_then(|time| u64::try_from(time.as_micros()).ok());
         let origin = micros.and_then(|micros| micros.checked_sub(at.as_micros()));
         Self {
             version,
@@ -35,7 +35,7 @@ impl Promise {
         }
     }
 
-    /// The time of the row when the machine of the write shows this time of day.
+    /// The least time of the row at this true time.
     pub(super) fn time_at(&self, time_of_day: Duration) -> ServerTime {
         let micros = u64::try_from(time_of_day.as_micros()).unwrap_or(0);
         ServerTime::from_micros(micros.saturating_sub(self.origin))

@@ -12,7 +12,7 @@ use crate::world::World;
 
 /// The fastest clock is this much faster than the slowest one, in parts of 1,000,000.
 const FASTEST: u64 = 10_000;
-/// The earliest time of day at the beginning.
+/// The true time of day at the beginning.
 const EPOCH: Duration = Duration::from_secs(1_800_000_000);
 
 #[derive(Debug)]
@@ -22,7 +22,9 @@ pub(crate) struct Machine {
     ahead: Duration,
     /// How much faster it runs than the slowest clock, in parts of 1,000,000.
     fast: u64,
-    /// How far times of day are apart, as its program has been told.
+    /// Its time of day is never further off than half of this.
+    apart: Duration,
+    /// What its program has been told of that.
     pub(crate) declared: Option<Duration>,
     started: Instant,
     stopped: Mutex<Option<Vec<Waker>>>,
@@ -32,6 +34,7 @@ impl Machine {
     /// A machine whose clock shows any time of a day, and runs up to 1 % fast.
     pub(crate) fn new(world: &Arc<World>) -> Arc<Self> {
         let day = Duration::from_secs(24 * 60 * 60);
+        let (apart, declared) = world.clocks.of_machine(world.random());
         Arc::new(Self {
             world: Arc::clone(world),
             ahead: world.up_to(day),
@@ -40,10 +43,8 @@ impl Machine {
                 1 => FASTEST,
                 _ => world.random() % FASTEST,
             },
-            declared: match world.clocks.some_declare_nothing {
-                true if world.random().is_multiple_of(4) => None,
-                _ => world.clocks.declared,
-            },
+            apart,
+            declared,
             started: world.started,
             stopped: Mutex::default(),
         })
@@ -108,12 +109,13 @@ impl Runtime for Program {
 
     /// It is set at any moment, ahead and back.
     fn time_of_day(&self) -> Option<Duration> {
-        let ahead = self.0.world.up_to(self.0.world.clocks.apart);
-        Some(EPOCH + self.0.started.elapsed() + ahead)
+        let ahead = self.0.world.up_to(self.0.apart);
+        Some(EPOCH + self.0.started.elapsed() + ahead - self.0.apart / 2)
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        let nanos = duration.as_nanos() * 1_000_000 / u128::from(1_000_000 + self.0.fast);
+        // Rounded down, it could be no time at all, for ever.
+        let nanos = (duration.as_nanos() * 1_000_000).div_ceil(1_000_000 + u128::from(self.0.fast));
         let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);
         Box::pin(tokio::time::sleep(Duration::from_nanos(nanos)))
     }

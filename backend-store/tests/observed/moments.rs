@@ -21,7 +21,7 @@ fn world(seed: u64, skew: Duration, is_declared: bool) -> Arc<World> {
     let clocks = Clocks {
         apart: skew,
         declared: is_declared.then_some(skew),
-        some_declare_nothing: false,
+        differ: false,
     };
     World::with_clocks(seed, Faults::default(), clocks)
 }

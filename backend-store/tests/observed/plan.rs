@@ -150,13 +150,13 @@ pub(crate) fn safety(seed: u64, all: &mut Seen) -> Verdict {
     block_on(async { safety_in(World::new(seed, FAULTS), all).await })
 }
 
-/// The same if most programs compare times of day, which are as far apart as is declared.
+/// The same if most programs compare times of day, which are as far off as each declares.
 pub(crate) fn safety_within_the_skew(seed: u64, all: &mut Seen) -> Verdict {
     let skew = Duration::from_millis([0, 100, 2_000, 20_000][(seed / 4 % 4) as usize]);
     let clocks = Clocks {
         apart: skew,
         declared: Some(skew),
-        some_declare_nothing: true,
+        differ: true,
     };
     block_on(async { safety_in(World::with_clocks(seed, FAULTS, clocks), all).await })
 }
@@ -167,7 +167,7 @@ pub(crate) fn safety_beyond_the_skew(seed: u64, all: &mut Seen) -> Verdict {
     let clocks = Clocks {
         apart: skew * 5,
         declared: Some(skew),
-        some_declare_nothing: false,
+        differ: false,
     };
     block_on(async { safety_in(World::with_clocks(seed, FAULTS, clocks), all).await })
 }

@@ -31,11 +31,23 @@ pub(crate) struct Faults {
 /// The times of day of the machines.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Clocks {
-    /// How far they are apart.
+    /// How far they are apart: each is never further off than half of this.
     pub(crate) apart: Duration,
     /// What the programs are told of it.
     pub(crate) declared: Option<Duration>,
-    pub(crate) some_declare_nothing: bool,
+    /// Some programs are told nothing, and some clocks are twice as far off, which their programs are told.
+    pub(crate) differ: bool,
+}
+
+impl Clocks {
+    /// Those of a machine.
+    pub(crate) fn of_machine(self, random: u64) -> (Duration, Option<Duration>) {
+        match random % 4 {
+            0 if self.differ => (self.apart, None),
+            1 if self.differ => (self.apart * 2, self.declared.map(|it| it * 2)),
+            _ => (self.apart, self.declared),
+        }
+    }
 }
 
 #[derive(Debug)]
