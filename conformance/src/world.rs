@@ -104,15 +104,6 @@ impl World {
         }
     }
 
-    /// How far the clocks by which two clients count a time may come apart in it: without a clock of the store, each uses its own,
-    /// whose rate is right within 1 %.
-    pub(crate) fn drift(&self, during: Duration) -> Duration {
-        match self.abilities.clock {
-            true => Duration::ZERO,
-            false => during / 50,
-        }
-    }
-
     /// Connects a new client.
     pub(crate) async fn backend(&self) -> Result<Arc<dyn LockBackend>, Failure> {
         Ok(self.environment.backend().await?)

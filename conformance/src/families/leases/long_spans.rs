@@ -57,10 +57,10 @@ async fn longest_lease(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     a.ask(&lock).lease(bounds::MAX_LEASE).acquired("S1").await?;
-    let early = Duration::from_secs(2) + world.drift(bounds::MAX_LEASE);
-    world.pass_for(bounds::MAX_LEASE - early).await;
+    let almost = bounds::MAX_LEASE - Duration::from_secs(2);
+    world.pass_for(almost).await;
     b.ask(&lock).finds_contention("S1").await?;
-    world.pass_for(early + Duration::from_secs(1)).await;
+    world.pass_for(Duration::from_secs(3)).await;
     b.ask(&lock).granted("L1").await
 }
 
