@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_api::mutants::failpoints::{self, OF_JOBS, OF_LOCKS, reached};
-use leasehold_api::mutants::have_failpoints;
+use leasehold_api::mutants::{self, have_failpoints};
 use leasehold_sim::SimServer;
 
 use crate::{elections, explorations, plan};
@@ -41,6 +41,8 @@ pub(crate) fn begin(sim: &SimServer) {
 
 #[test]
 fn tasks_stop_at_every_failpoint_of_jobs() {
+    // Another test may have left one.
+    mutants::clear();
     explorations(0..60).check(|sim| plan::scenario(sim, plan::Model::Within));
     explorations(0..60).check(elections::scenario);
     let left: Vec<_> = OF_JOBS
