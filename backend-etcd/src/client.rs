@@ -392,7 +392,7 @@ mod tests {
 
     use super::*;
 
-    /// Otherwise, many clients whose calls are shorter than a login would log in for ever.
+    /// Otherwise, many clients whose calls are shorter than a login would log in forever.
     #[tokio::test]
     async fn login_goes_on_without_its_callers() {
         let server = EtcdServer::start();

@@ -47,7 +47,7 @@ const IDLE_STEP: Duration = Duration::from_millis(100);
 /// Written times never fall: a client's time is never before the one in the row that it replaces.
 ///
 /// If nobody holds the lock or waits for it, the time goes on by 0.1 s with each write. Otherwise the watermarks of processes
-/// that end at once would stay for ever: at most 200 of them do.
+/// that end at once would stay forever: at most 200 of them do.
 ///
 /// # What follows
 /// - A reply that promises anything is a write, even if the state doesn't change. The promise counts from its sending.
@@ -94,8 +94,8 @@ impl<T: TagStore> Observed<T> {
     }
 
     /// Declares that the time of day of each machine that uses these locks is never further from the true time than half of this:
-    /// then no two are further apart, whenever they are read. All programs declare the same. There is no default: without it, no
-    /// clocks are compared. A runtime without a [time of day](Runtime::time_of_day) declares nothing.
+    /// then no two are further apart, whenever they are read. Each program declares it for its own clock. There is no default:
+    /// without it, no clocks are compared. A runtime without a [time of day](Runtime::time_of_day) declares nothing.
     ///
     /// The lock of a dead holder is then free a lease and twice this time after its last renewal, also if nobody has looked
     /// meanwhile. Each waiter that dies just before it is granted the lock may cost twice this time again. The program of the holder

@@ -125,7 +125,7 @@ impl Runtime for Program {
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        // Rounded down, it could be no time at all, for ever.
+        // Rounded down, it could be no time at all, forever.
         let nanos = (duration.as_nanos() * 1_000_000).div_ceil(1_000_000 + u128::from(self.0.fast));
         let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);
         Box::pin(tokio::time::sleep(Duration::from_nanos(nanos)))
