@@ -2,6 +2,8 @@
 # Helpers of `test`: run and time steps, install missing programs, count passed tests.
 
 keep_going=false
+# Whether all steps were run. After a signal, the exit status alone may be 0.
+complete=false
 
 # step HEADING COMMAND...: runs and times a step. Never call it in a condition, because `set -e`
 # does not apply there. A failed step ends the run, or its lane, unless `keep_going` is true.
@@ -46,6 +48,7 @@ lanes() {
 # Runs on exit, also when the run is interrupted. What failed stays at the end.
 finish() {
     local status=$? lanes
+    $complete || [ "$status" -ne 0 ] || status=1
     lanes=$(jobs -p)
     # shellcheck disable=SC2086
     [ -z "$lanes" ] || kill $lanes || true
