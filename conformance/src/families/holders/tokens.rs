@@ -165,8 +165,8 @@ async fn floor_lifts_the_token(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let other = a.ask(&Lock::mutex("other")).acquired("S1").await?;
-    // One hour ahead: a client has seen a token that the server has lost. Not of `now`: without a clock, the time of a new key isn't
-    // near it.
+    // A client has seen a token that the server has lost, one hour ahead of another key's token. It isn't ahead of `now`: if the store
+    // has no clock, that is the client's uptime, and a new key's time begins near zero, so the floor could be more than a day ahead.
     let seen = FencingToken::new(other.token().get() + 3_600_000_000);
     let held = a.ask(&lock).floor(seen).acquired("S1").await?;
     ensure!(held.token() > seen, held.token())
