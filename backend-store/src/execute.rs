@@ -291,6 +291,11 @@ impl<S: Store> Executor<S> {
                     return Err(BackendError::outcome_unknown("a write without a time"));
                 };
                 self.remember(&write, &applied);
+                // The store may have read its clock after it compared the deadline. The result is that of the comparison.
+                let at = Stamp {
+                    at: at.at.min(just_before(deadline)),
+                    ..at
+                };
                 let answers = stepped.answers().map(|answer| counted_from(answer, at));
                 for (call, answer) in calls.drain(..).zip(answers) {
                     call.answer(Ok(answer));
@@ -499,10 +504,15 @@ fn answer_written(calls: &mut Vec<Call>, found: Option<Version>, times: Times) {
         match call.refused.take() {
             Some((version, answer)) if found == Some(version) => {
                 // Without a clock, what was written counts from its sending.
-                call.answer(Ok(match times.is_of_row() {
+                let answer = match times.is_of_row() {
                     true => answer,
                     false => counted_from(answer, times.step),
-                }));
+                };
+                // If the hold has ended since, the row tells what became of it.
+                match answer.reply.iter().any(is_over) {
+                    true => calls.push(call),
+                    false => call.answer(Ok(answer)),
+                }
             }
             _ => calls.push(call),
         }
@@ -517,6 +527,10 @@ fn succeeds(reply: &Reply) -> bool {
         Reply::Acquire(AcquireReply::Acquired(_))
             | Reply::Release(ReleaseReply::Released { holds_left: 0, .. })
     )
+}
+
+fn is_over(reply: &Reply) -> bool {
+    matches!(reply, Reply::Acquire(AcquireReply::Acquired(acquired)) if acquired.remaining.is_zero())
 }
 
 /// The replies at a later time, at which the row is still the one that was written. If all of them
@@ -534,6 +548,11 @@ fn counted_from(mut answer: Stamped<Vec<Reply>>, now: Stamp) -> Stamped<Vec<Repl
     }
     answer.stamp = now;
     answer
+}
+
+/// The last time of a clock before another one.
+const fn just_before(end: ServerTime) -> ServerTime {
+    ServerTime::from_micros(end.as_micros().saturating_sub(1))
 }
 
 /// When the acquires among the commands are too late.

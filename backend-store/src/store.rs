@@ -191,7 +191,7 @@ impl Written {
     }
 
     /// The row was replaced, and the time of [`Write::stamp`] was not after the store's clock. `clock` is the clock, read
-    /// while the store executed the write.
+    /// while the store executed the write. That may be after it has compared the deadline.
     ///
     /// With a store that compares the [stamp](Write::stamp) with its clock, a client needs no read for a row that it has
     /// written itself.

@@ -22,6 +22,7 @@ fn random_commands_are_answered_as_the_machine_does() {
     let backend = runtime.block_on(async {
         let server = Server::new(1, Duration::ZERO);
         server.compare_tags();
+        server.read_late(Duration::from_millis(1));
         server.set_faults(Faults::default().share(Fault::Conflict, 3));
         server.client()
     });

@@ -17,6 +17,12 @@ const SLACK: Duration = Duration::from_secs(40);
 /// A folder for one file.
 struct Folder(tempfile::TempDir);
 
+/// A client that waits for a busy disk.
+fn patient(backend: SqliteBackend) -> LockClient {
+    let client = LockClient::builder(backend).call_timeout(bounds::MAX_CALL_TIMEOUT);
+    client.build().expect("in range")
+}
+
 impl Folder {
     fn new() -> Self {
         Self(tempfile::tempdir().expect("a temporary folder"))
@@ -34,7 +40,7 @@ impl Folder {
     }
 
     async fn locks(&self) -> LockClient {
-        LockClient::new(self.backend().await)
+        patient(self.backend().await)
     }
 
     /// Another program that uses the file.

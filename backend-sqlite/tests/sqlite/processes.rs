@@ -4,10 +4,11 @@ use std::io::{BufRead, BufReader, Lines};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use leasehold_api::FencingToken;
+use leasehold_api::{FencingToken, bounds};
+use leasehold_sqlite::{Options, SqliteBackend};
 use leasehold_test_servers::eventually;
 
-use crate::{Folder, SLACK};
+use crate::{Folder, SLACK, patient};
 
 /// What a child does: `ROLE KEY ROUNDS`, on the file in [`FILE`].
 const ROLE: &str = "LEASEHOLD_SQLITE_ROLE";
@@ -68,9 +69,9 @@ async fn child() {
         panic!("{role}");
     };
     let path = std::env::var_os(FILE).expect("set");
-    let options = leasehold_sqlite::Options::new().call_timeout(Duration::from_secs(5));
-    let backend = leasehold_sqlite::SqliteBackend::open_with(path, options).await;
-    let locks = leasehold_api::LockClient::new(backend.expect("opened"));
+    let options = Options::new().call_timeout(bounds::MAX_CALL_TIMEOUT);
+    let backend = SqliteBackend::open_with(path, options).await;
+    let locks = patient(backend.expect("opened"));
     let mutex = locks
         .mutex(key)
         .expect("a key")

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::join;
-use leasehold_api::bounds::DELIVERY_WINDOW;
+use leasehold_api::bounds::{DELIVERY_WINDOW, MAX_CALL_TIMEOUT, MIN_LEASE};
 use leasehold_api::machine::State;
 use leasehold_api::{AcquireReply, BackendError, LockBackend, ReleaseReply};
 
@@ -63,6 +63,17 @@ async fn doubled_write_counts_once_if_its_refusal_brings_the_row() {
     // The remembered row is tried first, in vain. Both writes arrive twice.
     let expected = (before.0 + 4, before.1 + 2);
     assert_eq!(after, expected, "a read before and after the second write");
+}
+
+/// Its first copy was applied, and its lease is over before the client learns that.
+#[tokio::test(start_paused = true)]
+async fn doubled_write_of_an_ended_hold_is_no_hold() {
+    let server = Server::new(1, 4 * MIN_LEASE);
+    let client = server.client().call_timeout(MAX_CALL_TIMEOUT);
+    server.set_faults(Faults::always(Fault::Doubled));
+    let request = ask(&server, operation(1, 1), MIN_LEASE);
+    let client = client.expect("valid");
+    assert_matches!(send(&client, request).await, Ok(AcquireReply::Stale));
 }
 
 #[tokio::test(start_paused = true)]

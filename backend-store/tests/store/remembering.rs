@@ -63,6 +63,19 @@ async fn known_key(server: &Arc<Server>, client: &Client) {
     assert_eq!(pair(server, client, 4).await, (0, 2));
 }
 
+/// A database reads its clock for each expression of a statement.
+#[tokio::test(start_paused = true)]
+async fn clock_that_is_read_after_the_write_ends_no_hold() {
+    let (server, client) = start_known().await;
+    server.read_late(4 * MIN_LEASE);
+    for sequence in 2..20 {
+        let request = ask(&server, operation(1, sequence), MIN_LEASE);
+        let acquired = acquired(&client, request).await;
+        assert!(!acquired.reply.remaining.is_zero(), "{acquired:?}");
+        release(&client, operation(1, sequence)).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn another_clients_holder_is_seen() {
     let server = Server::new(1, LATENCY);

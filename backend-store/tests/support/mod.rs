@@ -69,6 +69,8 @@ struct Inner {
     polls: Option<Duration>,
     /// How far the clock is ahead of the time since the start.
     clock: Duration,
+    /// How much later than the deadline was compared the clock is read that a write is answered with, at most.
+    reads_late: Duration,
     /// When the reads and writes that have arrived are done.
     idle_from: Option<Instant>,
     /// Writes don't arrive, unless a test lets them.
@@ -172,6 +174,11 @@ impl Server {
         self.lock().tags = Some(0);
     }
 
+    /// Reads the clock up to this long after a write was applied, to answer it.
+    pub(crate) fn read_late(&self, by: Duration) {
+        self.lock().reads_late = by;
+    }
+
     /// Notifies nobody, and tells nobody who listens. First waiters poll this often.
     pub(crate) fn be_quiet(&self, polls: Duration) {
         self.lock().polls = Some(polls);
@@ -241,6 +248,12 @@ impl Server {
             clock: ClockId::new(1),
             at: ServerTime::default().saturating_add(at),
         }
+    }
+
+    fn stamp_of_answer(&self) -> Stamp {
+        let (now, by) = (self.stamp(), self.lock().reads_late);
+        let at = now.at.saturating_add(self.up_to(by));
+        Stamp { at, ..now }
     }
 
     /// Steps the clock, which is this much ahead of the time since the start.
@@ -429,7 +442,7 @@ impl MemoryStore {
             applied.at = match self.server.flaw() {
                 Some(Flaw::Echoes) => Some(write.stamp),
                 Some(Flaw::CreatedWithoutTime) if write.expected.is_none() => None,
-                _ => Some(self.server.stamp()),
+                _ => Some(self.server.stamp_of_answer()),
             };
         }
         let found = if written.is_applied() { None } else { found() };

@@ -114,7 +114,9 @@ impl Place {
             .enable_all()
             .build()
             .expect("a runtime");
-        let options = ConnectOptions::new().redis_library(RedisLibrary::RedisRs);
+        // A busy disk may need longer than the default.
+        let options = ConnectOptions::new().call_timeout(Duration::from_secs(5));
+        let options = options.redis_library(RedisLibrary::RedisRs);
         let locks = runtime.block_on(options.connect(&self.url));
         Client {
             locks: locks.expect("the service is there"),
