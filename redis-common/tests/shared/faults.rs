@@ -19,9 +19,9 @@ use super::requests::{
 };
 use crate::lossy;
 
-/// The number of lost replies for each command and constructor: `LEASEHOLD_LOST_REPLIES`, or 20.
+/// The number of lost replies for each command and constructor: `LEASEHOLD_LOST_REPLIES`, or 6.
 fn rounds() -> u64 {
-    std::env::var("LEASEHOLD_LOST_REPLIES").map_or(20, |count| {
+    std::env::var("LEASEHOLD_LOST_REPLIES").map_or(6, |count| {
         count.parse().expect("LEASEHOLD_LOST_REPLIES is a number")
     })
 }
