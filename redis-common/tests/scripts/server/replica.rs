@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use leasehold_api::{ForceRelease, InspectReply, Notification};
 use leasehold_redis_common::script::decode_notification;
+use leasehold_test_servers::block_until;
 
 use super::*;
 
@@ -39,17 +40,17 @@ impl Pair {
             shard_channels,
             _replica: replica,
         };
-        while pair.replicas_in_sync() == 0 {}
+        pair.sync();
         pair
     }
 
-    /// The number of replicas that have everything up to now.
-    fn replicas_in_sync(&mut self) -> i64 {
-        self.primary.connection.command(&["SET", "written", "1"]);
-        match self.primary.connection.command(&["WAIT", "1", "1000"]) {
-            Value::Int(count) => count,
-            answer => panic!("WAIT answered {answer:?}"),
-        }
+    /// Waits until the replica has everything up to now.
+    fn sync(&mut self) {
+        let connection = &mut self.primary.connection;
+        connection.command(&["SET", "written", "1"]);
+        block_until("the replica has everything", || {
+            connection.command(&["WAIT", "1", "1000"]) == Value::Int(1)
+        });
     }
 
     fn channel(&self, name: &str, number: u8) -> String {
@@ -75,7 +76,7 @@ impl Pair {
 
     /// What the subscriber of the replica got since the last call.
     fn relayed(&mut self) -> Vec<(u8, Notification)> {
-        assert_eq!(self.replicas_in_sync(), 1);
+        self.sync();
         let mut relayed = Vec::new();
         self.subscriber.send(&["PING"]);
         loop {
@@ -237,7 +238,7 @@ fn step_that_writes_nothing_is_refused_at_a_replica() {
         let request = primary.request("many", attempt(HOLDER, number), many, Mode::Permits(1));
         primary.acquired(&request);
     }
-    assert_eq!(pair.replicas_in_sync(), 1);
+    pair.sync();
     let mut replica = Connection::open(&pair._replica);
     for (name, call) in calls_that_write_nothing(&pair.primary.protocol, held.token) {
         match replica.run(&call) {
