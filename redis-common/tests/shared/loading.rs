@@ -61,7 +61,7 @@ impl Before {
     async fn go_on(self) {
         // The first call may still meet the connection of before.
         eventually("renewed", async || match self.kept.renew().await {
-            Ok(()) => true,
+            Ok(_) => true,
             Err(error) => {
                 assert!(error.is_transient(), "{error}");
                 false
