@@ -84,6 +84,12 @@ impl World {
         self.abilities.several_servers
     }
 
+    /// How many clients may write one key at once. Without a clock there is a store that compares and sets. Its server may let those
+    /// that lose wait for each other, until a call is over: SeaweedFS does, a second each.
+    pub(crate) const fn rivals(&self) -> u8 {
+        if self.abilities.clock { 5 } else { 3 }
+    }
+
     /// How far the stamps of different clients may be apart.
     pub(crate) fn skew(&self) -> Duration {
         match self.several_servers() {

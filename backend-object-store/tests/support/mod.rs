@@ -1,14 +1,13 @@
 //! The suite's harness on an object store.
 
+use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_api::{Capabilities, Key, List, LockBackend, bounds};
+use leasehold_api::{Capabilities, ConnectError, Key, List, LockBackend, bounds};
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
 use leasehold_object_store::{ObjectStoreBackend, Options};
-use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt};
 
 /// Locks with several holders, jobs, cases that know exactly when a lease or a waiter ends, and those that need a push or virtual time.
 pub(crate) const CANNOT_RUN: &[&str] = &[
@@ -99,17 +98,29 @@ pub(crate) const CANNOT_RUN: &[&str] = &[
     "unreachable::*",
 ];
 
-const FOREIGN: &[u8] = b"another program's value";
+const FOREIGN: &str = "another program's value";
 
-/// One store for all cases. Each case has a separate prefix.
+/// The server for all cases, or what takes its place.
+#[async_trait]
+pub(crate) trait Store: Debug + Send + Sync + 'static {
+    async fn connect(&self, options: Options) -> Result<ObjectStoreBackend, ConnectError>;
+
+    /// Writes an object as another program.
+    async fn put(&self, path: &str, text: &'static str) -> Result<(), SetupError>;
+
+    async fn get(&self, path: &str) -> Result<String, SetupError>;
+}
+
+/// The locks of one store. Each case has a separate prefix.
 #[derive(Debug)]
-pub(crate) struct Objects {
+pub(crate) struct Objects<S> {
     pub(crate) name: &'static str,
-    pub(crate) store: Arc<dyn ObjectStore>,
+    pub(crate) timing: Timing,
+    pub(crate) store: Arc<S>,
 }
 
 #[async_trait]
-impl Harness for Objects {
+impl<S: Store> Harness for Objects<S> {
     fn name(&self) -> &str {
         self.name
     }
@@ -135,8 +146,7 @@ impl Harness for Objects {
     }
 
     fn timing(&self) -> Timing {
-        // A busy machine may stall a process for more than 100 ms.
-        Timing::real().unit(Duration::from_millis(300))
+        self.timing
     }
 
     async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
@@ -150,33 +160,28 @@ impl Harness for Objects {
 
 /// The clients of a case. They look at every key before time passes: a lease that nobody observes doesn't end.
 #[derive(Debug)]
-struct Namespace {
-    store: Arc<dyn ObjectStore>,
+struct Namespace<S> {
+    store: Arc<S>,
     prefix: String,
     backends: Mutex<Vec<Arc<dyn LockBackend>>>,
 }
 
-impl Namespace {
-    fn path(&self, key: &Key) -> Path {
+impl<S> Namespace<S> {
+    fn path(&self, key: &Key) -> String {
         let hex =
             |text: &str| -> String { text.bytes().map(|byte| format!("{byte:02x}")).collect() };
-        Path::from(format!(
-            "{}_/{}",
-            hex(&self.prefix),
-            hex(&format!("key/{key}"))
-        ))
+        format!("{}_/{}", hex(&self.prefix), hex(&format!("key/{key}")))
     }
 }
 
 #[async_trait]
-impl Environment for Namespace {
+impl<S: Store> Environment for Namespace<S> {
     async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
         // A busy machine may need longer than the default.
         let options = Options::new()
             .key_prefix(self.prefix.as_str())
             .call_timeout(bounds::MAX_CALL_TIMEOUT);
-        let backend = ObjectStoreBackend::from_store(Arc::clone(&self.store), options).await?;
-        let backend: Arc<dyn LockBackend> = Arc::new(backend);
+        let backend: Arc<dyn LockBackend> = Arc::new(self.store.connect(options).await?);
         self.backends
             .lock()
             .expect("no panic")
@@ -197,12 +202,10 @@ impl Environment for Namespace {
     }
 
     async fn plant_foreign(&self, key: &Key) -> Result<(), SetupError> {
-        self.store.put(&self.path(key), FOREIGN.into()).await?;
-        Ok(())
+        self.store.put(&self.path(key), FOREIGN).await
     }
 
     async fn foreign_is_untouched(&self, key: &Key) -> Result<bool, SetupError> {
-        let found = self.store.get(&self.path(key)).await?;
-        Ok(found.bytes().await? == FOREIGN)
+        Ok(self.store.get(&self.path(key)).await? == FOREIGN)
     }
 }

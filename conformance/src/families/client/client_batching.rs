@@ -19,8 +19,10 @@ pub(super) const CASES: &[Case] = cases!("client_batching";
     dropped_calls_harm_no_other: ["rule 11", "S3"], [Inspect];
 );
 
-/// The number of concurrent tasks: more than fit in one batch.
-const TASKS: usize = 80;
+/// The number of concurrent tasks: more than fit in one batch, if there are batches.
+const fn tasks(world: &World) -> usize {
+    if world.capabilities().batches { 80 } else { 20 }
+}
 
 fn name(number: usize) -> String {
     format!("k{number}")
@@ -45,15 +47,15 @@ async fn release_all(guards: &[MutexGuard]) -> Verdict {
 }
 
 async fn each_gets_its_own_outcome(world: &World) -> Verdict {
-    let [a, b] = world.clients().await?;
+    let ([a, b], tasks) = (world.clients().await?, tasks(world));
     // Another client holds every fifth key.
     let is_taken = |number: usize| number % 5 == 3;
     let mut others = Vec::new();
-    for number in (0..TASKS).filter(|number| is_taken(*number)) {
+    for number in (0..tasks).filter(|number| is_taken(*number)) {
         others.push(got(b.mutex(name(number))?.try_lock().await, "S1")?);
     }
     let try_lock = async |number| a.mutex(name(number))?.try_lock().await;
-    let outcomes = join_all((0..TASKS).map(try_lock)).await;
+    let outcomes = join_all((0..tasks).map(try_lock)).await;
     let mut guards = Vec::new();
     for (number, outcome) in outcomes.into_iter().enumerate() {
         match outcome? {
@@ -66,7 +68,7 @@ async fn each_gets_its_own_outcome(world: &World) -> Verdict {
     }
     release_all(&guards).await?;
     release_all(&others).await?;
-    release_all(&lock_all(&b, TASKS).await?).await
+    release_all(&lock_all(&b, tasks).await?).await
 }
 
 async fn tasks_on_few_keys_exclude_each_other(world: &World) -> Verdict {
@@ -115,7 +117,7 @@ async fn failed_call_harms_no_other(world: &World) -> Verdict {
 }
 
 async fn dropped_calls_harm_no_other(world: &World) -> Verdict {
-    let [a, b] = world.clients().await?;
+    let ([a, b], tasks) = (world.clients().await?, tasks(world));
     for polls in 1..4 {
         let lock = async |number: usize| {
             let mutex = a.mutex(name(number))?;
@@ -125,7 +127,7 @@ async fn dropped_calls_harm_no_other(world: &World) -> Verdict {
             }
             Ok::<_, Error>(Some((number, mutex.lock().await?)))
         };
-        let outcomes = join_all((0..TASKS).map(lock)).await;
+        let outcomes = join_all((0..tasks).map(lock)).await;
         let mut guards = Vec::new();
         for taken in outcomes {
             guards.extend(taken?);
@@ -137,12 +139,12 @@ async fn dropped_calls_harm_no_other(world: &World) -> Verdict {
         }
         let (numbers, guards): (Vec<_>, Vec<_>) = guards.into_iter().unzip();
         ensure!(
-            (0..TASKS).all(|number| number % 3 == 1 || numbers.contains(&number)),
+            (0..tasks).all(|number| number % 3 == 1 || numbers.contains(&number)),
             numbers.len()
         )
         .promised("L4: every call that is not dropped succeeds")?;
         release_all(&guards).await?;
-        for number in 0..TASKS {
+        for number in 0..tasks {
             let within = b.mutex(name(number))?.try_lock_for(world.units(40)).await;
             got(within, "rule 11")?.release().await?;
         }

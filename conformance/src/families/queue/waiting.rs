@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::{AcquireReply, EndReason, PollReply};
+use leasehold_api::{AcquireReply, EndReason, PollReply, bounds};
 
 use crate::case::{Case, cases};
 use crate::failure::{Verdict, ensure, want, want_eq};
@@ -168,7 +168,7 @@ async fn waiter_without_polls_expires(world: &World) -> Verdict {
 }
 
 async fn waiter_expires_at_its_own_deadline(world: &World) -> Verdict {
-    let lock = Lock::mutex("k").waiter_lease(world.units(100));
+    let lock = Lock::mutex("k").waiter_lease(bounds::MAX_WAITER_LEASE);
     let (_, b, lock, held) = world.held(lock).await?;
     let until = b.now().await?.saturating_add(world.units(5));
     let ask = b.ask(&lock).wait_until(until);
@@ -191,7 +191,7 @@ async fn waiter_expires_at_its_own_deadline(world: &World) -> Verdict {
 }
 
 async fn deadline_bounds_the_offer_too(world: &World) -> Verdict {
-    let lock = Lock::mutex("k").waiter_lease(world.units(100));
+    let lock = Lock::mutex("k").waiter_lease(bounds::MAX_WAITER_LEASE);
     let (_, b, lock, held) = world.held(lock).await?;
     let c = world.session().await?;
     let until = b.now().await?.saturating_add(world.units(5));
