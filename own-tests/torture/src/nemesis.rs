@@ -27,8 +27,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(250);
 const LATE: Duration = Duration::from_millis(200);
 /// A stopped process may run on for this long. Its monotonic clock must not be seen to go back.
 const UNTIL_STOPPED: Duration = Duration::from_millis(50);
-/// How far the wall clock of a client is set from the machine's.
-const STEP: Duration = Duration::from_secs(6 * 3_600);
 
 const KILLED: &str = "kill client";
 const STEPPED: &str = "step the wall clock of client";
@@ -193,7 +191,11 @@ impl Nemesis<'_> {
     fn step(&self, clients: &Clients<'_>, victims: &[usize], random: &mut Random) -> bool {
         for client in victims {
             let from = self.record.now();
-            let by = micros(between(random, Duration::ZERO, STEP));
+            let by = micros(between(
+                random,
+                Duration::ZERO,
+                self.plan.args.on.longest_step(),
+            ));
             clients.clocks[*client].set(if random.bool() { by } else { -by });
             self.record.fault(within(STEPPED), Some(*client), from);
         }

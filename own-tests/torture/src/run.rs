@@ -13,7 +13,7 @@ use crate::checker;
 use crate::client::{Client, Target};
 use crate::history::{About, Answer, History};
 use crate::link::Link;
-use crate::nemesis::{Clients, Nemesis, kinds_of_clients, note_failovers};
+use crate::nemesis::{self, Clients, Nemesis, kinds_of_clients, note_failovers};
 use crate::protocol::{Acquire, Command, Mode, Reply};
 use crate::random::Random;
 use crate::record::Record;
@@ -25,6 +25,7 @@ use crate::topology::mysql::Mysql;
 use crate::topology::nats::Nats;
 use crate::topology::postgres::{Pooled, Postgres};
 use crate::topology::quorum::Quorum;
+use crate::topology::s3::S3;
 use crate::topology::sentinel::Sentinel;
 use crate::topology::sqlite::Sqlite;
 use crate::topology::standalone::Standalone;
@@ -90,6 +91,7 @@ pub(crate) fn run(plan: &Plan<'_>) -> Ran {
         Topology::Etcd => run_on(plan, Etcd::start(lease)),
         Topology::Nats => run_on(plan, Nats::start(lease)),
         Topology::Sqlite => run_on(plan, Sqlite::start(lease)),
+        Topology::S3 => run_on(plan, S3::start(lease)),
         Topology::Quorum => run_on(plan, Quorum::start(lease)),
     }
 }
@@ -232,13 +234,14 @@ impl Plan<'_> {
         self.lease().max(self.subject.shortest_hold())
     }
 
-    /// The clocks of the clients. Those of jobs are some hours apart.
+    /// The clocks of the clients. Those of jobs and elections are some hours apart.
     fn clocks(&self) -> Vec<SteppedClock> {
-        const HOUR: i64 = 3_600_000_000;
-        let apart = i64::from(self.subject.coordinates()) * HOUR;
-        let clock = |(skew, hours): (i64, i64)| {
+        // An hour, where that is allowed.
+        let step = nemesis::micros(self.args.on.longest_step()) / 6;
+        let apart = i64::from(self.subject.coordinates()) * step;
+        let clock = |(skew, steps): (i64, i64)| {
             let clock = SteppedClock::with_rate(skew);
-            let ahead = if hours % 2 == 0 { hours } else { -hours };
+            let ahead = if steps % 2 == 0 { steps } else { -steps };
             clock.set(ahead * apart);
             clock
         };

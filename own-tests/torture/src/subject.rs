@@ -10,7 +10,7 @@ use leasehold_specimens::{SPECIMENS, Specimen};
 use crate::adapter::by_hand::ByHand;
 use crate::adapter::coordination::{self, Work};
 use crate::adapter::leasehold::Backend::{
-    self, Etcd, Fred, Mysql, Nats, Postgres, Quorum, RedisRs, Sqlite,
+    self, Etcd, Fred, Mysql, Nats, Postgres, Quorum, RedisRs, S3, Sqlite,
 };
 use crate::adapter::leasehold::Broken::{
     self, BelievesTooLong, CountsItsOwnTokens, DecidesTwice, ForgetsSuspend, HasASlowClock,
@@ -90,6 +90,7 @@ const fn leasehold(name: &'static str, backend: Backend) -> Subject {
             Etcd => &[Topology::Etcd],
             Nats => &[Topology::Nats],
             Sqlite => &[Topology::Sqlite],
+            S3 => &[Topology::S3],
             Quorum => &[Topology::Quorum],
         },
         launch: Launch::Leasehold(backend, None),
@@ -204,6 +205,7 @@ const WITH_NAMES: &[Subject] = &[
     leasehold("leasehold-etcd", Etcd),
     leasehold("leasehold-nats", Nats),
     leasehold("leasehold-sqlite", Sqlite),
+    leasehold("leasehold-s3", S3),
     leasehold("leasehold-quorum", Quorum),
     coordination("job-redis-rs", RedisRs, Work::Job),
     coordination("job-fred", Fred, Work::Job),
@@ -214,6 +216,7 @@ const WITH_NAMES: &[Subject] = &[
     coordination("election-postgres", Postgres, Work::Election),
     coordination("election-etcd", Etcd, Work::Election),
     coordination("election-nats", Nats, Work::Election),
+    coordination("election-s3", S3, Work::Election),
     coordination("broken-lock-as-job", RedisRs, Work::LockAsJob),
     broken("broken-ignores-its-deadline", RedisRs, IgnoresItsDeadline),
     broken("broken-releases-anyone", RedisRs, ReleasesAnyone),
@@ -372,7 +375,7 @@ impl Subject {
 
     /// Whether it has reader/writer locks and semaphores beside mutexes.
     pub(crate) fn has_all_modes(&self) -> bool {
-        matches!(self.launch, Launch::Leasehold(backend, _) if !matches!(backend, Quorum | Etcd))
+        matches!(self.launch, Launch::Leasehold(backend, _) if !matches!(backend, Quorum | Etcd | S3))
     }
 
     /// Whether it is leasehold, whose documentation says that the wall clocks of its clients don't matter, and that

@@ -28,6 +28,7 @@ pub(crate) enum Backend {
     Etcd,
     Nats,
     Sqlite,
+    S3,
     Quorum,
 }
 
@@ -121,7 +122,7 @@ pub(crate) async fn connect(
             _ => PostgresBackend::connect(first).await?,
         }),
         // Without the feature of the service, the error names it.
-        Backend::Mysql | Backend::Etcd | Backend::Nats | Backend::Sqlite => {
+        Backend::Mysql | Backend::Etcd | Backend::Nats | Backend::Sqlite | Backend::S3 => {
             ConnectOptions::new().backend(first).await?
         }
         Backend::Quorum => {

@@ -7,6 +7,7 @@ pub(crate) mod mysql;
 pub(crate) mod nats;
 pub(crate) mod postgres;
 pub(crate) mod quorum;
+pub(crate) mod s3;
 pub(crate) mod sentinel;
 pub(crate) mod sqlite;
 pub(crate) mod standalone;
@@ -37,6 +38,7 @@ pub(crate) enum Topology {
     Nats,
     /// A file that the clients share.
     Sqlite,
+    S3,
     Quorum,
 }
 
@@ -140,6 +142,7 @@ impl Topology {
             Self::Etcd => of::<etcd::Etcd>(),
             Self::Nats => of::<nats::Nats>(),
             Self::Sqlite => of::<sqlite::Sqlite>(),
+            Self::S3 => of::<s3::S3>(),
             Self::Quorum => of::<quorum::Quorum>(),
         }
     }
@@ -155,6 +158,7 @@ impl Topology {
                 | Self::Mysql
                 | Self::Etcd
                 | Self::Nats
+                | Self::S3
                 | Self::Quorum
         )
     }
@@ -169,13 +173,21 @@ impl Topology {
         }
     }
 
+    /// How far the wall clock of a client may be set from the machine's. S3 refuses requests that seem 15 minutes old or early.
+    pub(crate) const fn longest_step(self) -> Duration {
+        match self {
+            Self::S3 => Duration::from_secs(5 * 60),
+            _ => Duration::from_secs(6 * 3_600),
+        }
+    }
+
     /// How long locks may be out of reach after the servers answer: the lease of a dead holder, the 5 s of
-    /// the waiters that died in the queue, and a poll. A server that joins a quorum again waits longer. On etcd, a lease
+    /// the waiters that died in the queue, and a poll. A server that joins a quorum again waits longer. On etcd and S3, a lease
     /// counts from when a survivor has seen it.
     pub(crate) fn progress_within(self, lease: Duration) -> Duration {
         let delay = match self {
             Self::Quorum => leasehold_api::bounds::DELIVERY_WINDOW + lease,
-            Self::Etcd => lease,
+            Self::Etcd | Self::S3 => lease,
             _ => Duration::ZERO,
         };
         lease + Duration::from_secs(8) + delay
