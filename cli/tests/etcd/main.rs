@@ -6,7 +6,7 @@ mod scenarios;
 
 use leasehold_test_servers::EtcdServer;
 use scenarios::support::{Place, STUBBORN};
-use scenarios::{ALL, NEED_A_CLOCK, Scenario, operators, run_all};
+use scenarios::{ALL, NEED_A_CLOCK, Scenario, operators, run_all, statuses};
 
 #[test]
 fn etcd() {
@@ -40,21 +40,8 @@ fn killed() {
     place.client().expect_free(started.group());
 }
 
-/// What needs a clock says so, and CMD doesn't run.
 #[test]
 fn jobs_and_shared_locks_are_refused() {
     let server = EtcdServer::start();
-    let place = Place::new(&server.url(), "refused");
-    for options in [
-        &["--not-within", "1h"][..],
-        &["--shared"],
-        &["--permits", "2"],
-    ] {
-        let output = place.run(options, "touch ran").output();
-        let output = output.expect("the command runs");
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success(), "{options:?}");
-        assert!(text.contains("not support"), "{options:?}: {text}");
-    }
-    assert!(!place.file("ran").exists());
+    statuses::refused_without_a_clock(&Place::new(&server.url(), "refused"));
 }

@@ -5,8 +5,8 @@
 mod scenarios;
 
 use leasehold_test_servers::SeaweedFs;
-use scenarios::support::Place;
-use scenarios::{ALL, NEED_A_CLOCK, Scenario, operators, run_all};
+use scenarios::support::{Place, STUBBORN};
+use scenarios::{ALL, NEED_A_CLOCK, Scenario, operators, run_all, statuses};
 
 /// Nobody tells a holder that its lock is revoked. It learns that when it renews.
 const NEED_PUSH: [&str; 3] = [
@@ -40,4 +40,22 @@ fn doctor() {
     for good in ["settings: bucket", "clock: not used"] {
         assert!(text.contains(&format!("ok      {good}")), "{text}");
     }
+}
+
+#[test]
+fn killed() {
+    let mut server = SeaweedFs::start();
+    let place = Place::new(&server.url(""), "killed");
+    let mut started = place.start(&[], STUBBORN);
+    server.stop();
+    started.expect_dead_before_the_lease_ends();
+    started.expect_status(70);
+    server.restart();
+    place.client().expect_free(started.group());
+}
+
+#[test]
+fn jobs_and_shared_locks_are_refused() {
+    let server = SeaweedFs::start();
+    statuses::refused_without_a_clock(&Place::new(&server.url(""), "refused"));
 }

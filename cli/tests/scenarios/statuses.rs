@@ -272,3 +272,19 @@ pub(crate) fn usage(place: &Place) {
     .concat();
     assert_eq!(status(place, &missing), 64);
 }
+
+/// What needs a clock says so, and CMD doesn't run.
+pub(crate) fn refused_without_a_clock(place: &Place) {
+    for options in [
+        &["--not-within", "1h"][..],
+        &["--shared"],
+        &["--permits", "2"],
+    ] {
+        let output = place.run(options, "touch ran").output();
+        let output = output.expect("the command runs");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{options:?}");
+        assert!(text.contains("not support"), "{options:?}: {text}");
+    }
+    assert!(!place.file("ran").exists());
+}
