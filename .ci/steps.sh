@@ -472,10 +472,12 @@ on_objects_in_memory() {
     all_passed "$TMPDIR/objects.log" object-store
 }
 
-# Runs the tests and the command on an S3 server.
+# Runs what needs an S3 server.
 on_s3() {
-    with_lints cargo test -q --locked --manifest-path backend-object-store/Cargo.toml --test s3
-    passed 2 with_lints cargo test -q --workspace --features leasehold-cli/object-store --test object_store
+    local manifest=backend-object-store/Cargo.toml
+    with_lints cargo test -q --locked --manifest-path "$manifest" --test s3
+    cargo test -q --locked --manifest-path "$manifest" --test s3_conformance 2>&1 | tee "$TMPDIR/s3.log"
+    all_passed "$TMPDIR/s3.log" object-store-s3
 }
 
 differential_on_mysql() {
@@ -487,13 +489,15 @@ differential_on_mysql() {
 # same features.
 torture_elsewhere() {
     local features
-    features=$(printf '%s,' leasehold-{cli,torture}/{etcd,mysql,nats})
+    features=$(printf '%s,' leasehold-{cli,torture}/{etcd,mysql,nats,object-store})
     export LEASEHOLD_NATS_SERVER=${LEASEHOLD_NATS_SERVER:-$(.ci/fetch-servers nats)}
-    with_lints cargo test -q --workspace --features "$features" --test etcd --test mysql --test nats
+    export LEASEHOLD_WEED=${LEASEHOLD_WEED:-$(.ci/fetch-servers s3)}
+    with_lints cargo test -q --workspace --features "$features" --test etcd --test mysql --test nats --test object_store
     with_lints cargo build -q --workspace --features "$features" --bin torture
     side_by_side "torments $1 leasehold-etcd etcd" "torments $1 leasehold-mysql mysql" \
         "torments $1 leasehold-nats nats" "torments $1 leasehold-sqlite sqlite"
-    side_by_side "torments $1 election-etcd etcd" "torments $1 election-nats nats" "torments $1 job-nats nats"
+    side_by_side "torments $1 election-etcd etcd" "torments $1 election-nats nats" "torments $1 job-nats nats" \
+        "torments $1 leasehold-s3 s3" "torments $1 election-s3 s3"
 }
 
 # Without push, some outcomes are rare: it takes minutes until each has occurred often enough.
