@@ -84,8 +84,8 @@ impl World {
         self.abilities.several_servers
     }
 
-    /// How many clients may write one key at once. Without a clock there is a store that compares and sets. Its server may let those
-    /// that lose wait for each other, until a call is over: SeaweedFS does, a second each.
+    /// How many clients may write one key at once. Those without a clock compare and set, and a server may let the ones that lose
+    /// wait for each other until the call of one is over: SeaweedFS does, a second each.
     pub(crate) const fn rivals(&self) -> u8 {
         if self.abilities.clock { 5 } else { 3 }
     }
