@@ -86,6 +86,8 @@ impl Quorum {
         let mut capabilities = Capabilities::minimal();
         capabilities.independent_renewal = all(|inner| inner.independent_renewal);
         capabilities.batches = all(|inner| inner.batches);
+        let errors = backends.iter().map(|it| it.capabilities().clock_error);
+        capabilities.clock_error = errors.max().unwrap_or_default();
         let runtime = backends[0].runtime();
         let settings = Settings::default();
         let server = |backend| Arc::new(Server::new(backend, Arc::clone(&runtime), settings));

@@ -311,6 +311,7 @@ impl<S: Store> LockBackend for StoreBackend<S> {
         capabilities.reachability = self.store().can_listen() && self.store().can_tell_reach();
         capabilities.independent_renewal = self.renewals.is_some();
         capabilities.list = self.store().can_list();
+        capabilities.clock_error = self.store().clock_error();
         // Each key needs its own read and write.
         capabilities.batches = false;
         // Without a clock, the ends of several holders can't be observed one by one.

@@ -1,5 +1,6 @@
 //! Checks a store for what the callers of its backend can't see.
 
+use std::ops::RangeInclusive;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -183,7 +184,7 @@ async fn check_write(
         Written::NotApplied => true,
         Written::NotListening => step.needs_listener,
         Written::Applied(applied) => {
-            let times = before.stamp.at..=after.stamp.at;
+            let times = times(store, &before, &after);
             applied.at.is_none_or(|at| times.contains(&at.at)) && applied.tag == tag_of(&after)
         }
     };
@@ -217,7 +218,7 @@ async fn check_clock(
     note_tag(tags, early, &written);
     let after = store.read(key).await?.stamp;
     let went_on = after.at.saturating_since(before.at);
-    if went_on > runtime.now().saturating_since(began) + IN_TIME / 2 {
+    if went_on > runtime.now().saturating_since(began) + IN_TIME / 2 + store.clock_error() {
         return Err(BackendError::rejected(
             "a write moves the clock to the time of its step: the store has no clock of its own",
         ));
@@ -237,7 +238,7 @@ async fn check_refusal(
     let after = store.read(key).await?;
     let version = version_of(&after);
     let is_current = found.as_ref().is_none_or(|found| {
-        let times = before.stamp.at..=after.stamp.at;
+        let times = times(store, &before, &after);
         version_of(found) == version
             && tag_of(found) == tag_of(&after)
             && times.contains(&found.stamp.at)
@@ -260,6 +261,17 @@ fn note_tag(tags: &Tags, step: Step, written: &Written) {
     }
 }
 
+/// What the clock may show between two reads.
+fn times(store: &impl Store, before: &Read, after: &Read) -> RangeInclusive<ServerTime> {
+    let error = store.clock_error();
+    earlier(before.stamp.at, error)..=after.stamp.at.saturating_add(error)
+}
+
+fn earlier(at: ServerTime, by: Duration) -> ServerTime {
+    let micros = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
+    ServerTime::from_micros(at.as_micros().saturating_sub(micros))
+}
+
 fn version_of(read: &Read) -> Option<Version> {
     read.row.as_ref().map(|row| row.version)
 }
@@ -276,13 +288,13 @@ async fn send(
     reads: bool,
 ) -> Result<(Written, Option<Read>), BackendError> {
     let mut stamp = store.time().await?;
-    let now = stamp.at;
+    let (now, error) = (stamp.at, store.clock_error());
     // The time of a step in the past tells a store that answers with it, and not with its clock.
     stamp.at = match step.is_early {
-        true => now.saturating_add(IN_TIME),
-        false => ServerTime::from_micros(now.as_micros().saturating_sub(BEFORE.as_micros() as u64)),
+        true => now.saturating_add(IN_TIME + error),
+        false => earlier(now, BEFORE + 2 * error),
     };
-    let in_time = now.saturating_add(2 * IN_TIME);
+    let in_time = now.saturating_add(2 * IN_TIME + error);
     let mut nobody = [0; 16];
     store.runtime().fill_random(&mut nobody);
     let nobody = SessionId::from_bytes(nobody);
@@ -301,7 +313,11 @@ async fn send(
         version: step.version,
         bytes: &State::default().to_bytes(),
         keep_until: now.saturating_add(KEEP),
-        deadline: if step.is_late { now } else { in_time },
+        deadline: if step.is_late {
+            earlier(now, error)
+        } else {
+            in_time
+        },
         messages: message.as_slice(),
         listening: listener.as_slice(),
         stamp,

@@ -194,7 +194,8 @@ impl Written {
     /// while the store executed the write. That may be after it has compared the deadline.
     ///
     /// With a store that compares the [stamp](Write::stamp) with its clock, a client needs no read for a row that it has
-    /// written itself.
+    /// written itself. A store whose [clock errs](Store::clock_error) should answer [`applied`](Self::applied): it would
+    /// refuse a step at a reading that is ahead.
     pub fn applied_at(clock: Stamp) -> Self {
         let (at, tag) = (Some(clock), None);
         Self::Applied(Applied { at, tag })
@@ -273,6 +274,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// time, for a clock that shows the time of day.
     fn time_of_day(&self, at: ServerTime) -> ServerTime {
         at
+    }
+
+    /// The largest difference between two readings of the clock at the same moment: see
+    /// [`Capabilities::clock_error`](leasehold_api::Capabilities::clock_error). It concerns all stamps, and the clock that
+    /// deadlines are compared with. The default is zero.
+    fn clock_error(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Whether a [read](Self::read) may be old, because a server that is no longer in charge may answer it. The default is

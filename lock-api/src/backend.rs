@@ -74,6 +74,12 @@ pub struct Capabilities {
     /// The longest lease that the backend grants. The client refuses a longer one with
     /// [`InvalidInput`](crate::InvalidInput), before any I/O.
     pub max_lease: Duration,
+    /// The largest difference between two readings of the clock at the same moment, if its readings come from several machines
+    /// or it moves in steps. Zero by default, and at most [`MAX_CLOCK_ERROR`](bounds::MAX_CLOCK_ERROR).
+    ///
+    /// Guards end that much earlier, and a lease below [four times it](bounds::LEASE_PER_CLOCK_ERROR) is
+    /// [`InvalidInput`](crate::InvalidInput), before any I/O.
+    pub clock_error: Duration,
 }
 
 impl Capabilities {
@@ -105,6 +111,7 @@ impl Capabilities {
             independent_renewal: has,
             batches: has,
             max_lease: bounds::MAX_LEASE,
+            clock_error: Duration::ZERO,
         }
     }
 }
@@ -322,7 +329,7 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     /// - If an operation already holds or waits, the reply only reports that. The operation takes
     ///   nothing twice and extends nothing.
     /// - An acquire outside its delivery window is [`TooLate`](crate::AcquireReply::TooLate), whatever the
-    ///   state of the key is. (Rule 12 has an exception, for a backend that makes a new key by one native command.)
+    ///   state of the key is.
     /// - Without [`Capabilities::queue`], [`wait`](Acquire::wait) is ignored, and a key that is not
     ///   free is [`Contended`](AcquireReply::Contended).
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>>;

@@ -62,6 +62,13 @@ pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// A watermark, the highest sequence of a session on a key, outlives the session's last acquire or release by 2 W.
 pub const DELIVERY_WINDOW: Duration = Duration::from_secs(10);
 
+/// A lease is at least this many times the error of the backend's clock. Three quarters of it are left for the holder,
+/// and so two renewals.
+pub const LEASE_PER_CLOCK_ERROR: u32 = 4;
+/// Largest [error of a clock](crate::Capabilities::clock_error): a waiter lease is four times as long. Twice the error and
+/// [`MAX_CALL_TIMEOUT`] fit into [`DELIVERY_WINDOW`].
+pub const MAX_CLOCK_ERROR: Duration = Duration::from_millis(1_250);
+
 /// Default limit of the holds of one owner on one key.
 pub const DEFAULT_HOLD_LIMIT: u32 = 32;
 /// Default limit of the waiters of one key.

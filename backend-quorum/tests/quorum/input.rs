@@ -105,6 +105,7 @@ async fn capabilities_are_those_of_all_servers() {
     let servers = Servers::start(55);
     let mut expected = Capabilities::minimal();
     expected.max_lease = secs(30);
+    expected.clock_error = secs(1);
     let a = servers.process("a");
     let links = a.links.clone();
     let [one, two, three] = links.map(|it| Arc::new(it) as Arc<dyn LockBackend>);
@@ -112,10 +113,11 @@ async fn capabilities_are_those_of_all_servers() {
     assert_eq!(mixed.capabilities(), expected);
     expected.independent_renewal = true;
     expected.batches = true;
+    expected.clock_error = secs(0);
     assert_eq!(a.quorum.capabilities(), expected);
 }
 
-/// A backend that declares nothing but mutexes.
+/// A backend that declares nothing but mutexes, and a clock that errs.
 #[derive(Debug)]
 struct Minimal(Arc<dyn LockBackend>);
 
@@ -129,7 +131,9 @@ impl LockBackend for Minimal {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::minimal()
+        let mut capabilities = Capabilities::minimal();
+        capabilities.clock_error = secs(1);
+        capabilities
     }
 }
 

@@ -227,6 +227,11 @@ impl<T: TagStore> Store for Observed<T> {
         at
     }
 
+    /// Clients compare the times of their own clocks only.
+    fn clock_error(&self) -> Duration {
+        Duration::ZERO
+    }
+
     fn reads_may_be_old(&self) -> bool {
         false
     }

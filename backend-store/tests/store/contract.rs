@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use leasehold_api::bounds::MAX_CLOCK_ERROR;
 use leasehold_api::{
     BackendError, ClockId, Key, LockBackend, Runtime, ServerTime, Stamp, TokioRuntime,
 };
@@ -13,9 +14,10 @@ use leasehold_store::{Read, Row, Store, StoreBackend, Write, Written};
 use crate::steps::key;
 use crate::support::{Fault, Faults, Flaw, Server};
 
-/// What the backend finds in a store with these faults.
-async fn problem(faults: Faults, has_tags: bool) -> Option<BackendError> {
+/// What the backend finds in a store with these faults, whose clock may be wrong by `error`.
+async fn problem(faults: Faults, has_tags: bool, error: Duration) -> Option<BackendError> {
     let server = Server::new(1, Duration::from_millis(1));
+    server.set_clock_error(error, false, true);
     if has_tags {
         server.compare_tags();
     }
@@ -51,13 +53,15 @@ async fn store_that_breaks_the_contract_of_writes_is_found() {
     let flaws = Flaw::ALL.map(|flaw| (Faults::flawed(flaw), finding(flaw)));
     let refuses = Faults::always(Fault::Conflict);
     let refuses = (refuses, "creates a row in time must be applied");
-    for has_tags in [false, true] {
-        assert_matches!(problem(fine, has_tags).await, None);
+    let errors = [Duration::ZERO, MAX_CLOCK_ERROR];
+    let stores = errors.map(|error| [(false, error), (true, error)]);
+    for (has_tags, error) in stores.into_iter().flatten() {
+        assert_matches!(problem(fine, has_tags, error).await, None);
         for (faults, expected) in flaws.into_iter().chain([refuses]) {
             if faults.is_of_tags() && !has_tags {
                 continue;
             }
-            let problem = problem(faults, has_tags).await;
+            let problem = problem(faults, has_tags, error).await;
             let problem = problem.expect("it breaks the contract");
             assert_matches!(problem, BackendError::Rejected { .. });
             let text = problem.to_string();

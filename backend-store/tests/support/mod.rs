@@ -71,6 +71,12 @@ struct Inner {
     clock: Duration,
     /// How much later than the deadline was compared the clock is read that a write is answered with, at most.
     reads_late: Duration,
+    /// How far two readings of one moment may differ.
+    clock_error: Duration,
+    /// Whether the clock moves in steps of its error. Otherwise each reading is off by its own time.
+    is_coarse: bool,
+    /// Whether writes compare no time of a step, and tell no clock.
+    tells_no_time: bool,
     /// When the reads and writes that have arrived are done.
     idle_from: Option<Instant>,
     /// Writes don't arrive, unless a test lets them.
@@ -243,7 +249,7 @@ impl Server {
     }
 
     pub(crate) fn stamp(&self) -> Stamp {
-        let at = self.lock().clock + self.started.elapsed();
+        let at = self.error_of_reading() + self.lock().clock + self.started.elapsed();
         Stamp {
             clock: ClockId::new(1),
             at: ServerTime::default().saturating_add(at),
@@ -254,6 +260,34 @@ impl Server {
         let (now, by) = (self.stamp(), self.lock().reads_late);
         let at = now.at.saturating_add(self.up_to(by));
         Stamp { at, ..now }
+    }
+
+    /// From now on two readings of the clock may differ by this much. `tells_time` says whether writes still compare the
+    /// time of their step, and tell the clock.
+    pub(crate) fn set_clock_error(&self, error: Duration, is_coarse: bool, tells_time: bool) {
+        let mut inner = self.lock();
+        (inner.clock_error, inner.is_coarse) = (error, is_coarse);
+        inner.tells_no_time = !tells_time;
+    }
+
+    /// How far a reading is ahead of the least possible one. The greatest differences are frequent.
+    fn error_of_reading(&self) -> Duration {
+        let (error, is_coarse) = {
+            let inner = self.lock();
+            (inner.clock_error, inner.is_coarse)
+        };
+        if error.is_zero() {
+            return error;
+        }
+        if is_coarse {
+            let since = self.started.elapsed().as_micros() % error.as_micros();
+            return error - Duration::from_micros(u64::try_from(since).expect("short"));
+        }
+        match self.random() % 4 {
+            0 => Duration::ZERO,
+            1 => error,
+            _ => self.up_to(error),
+        }
     }
 
     /// Steps the clock, which is this much ahead of the time since the start.
@@ -283,7 +317,8 @@ impl Server {
             _ => false,
         };
         let in_time = now < sent.deadline || late_is_fine;
-        let in_past = sent.stamp.at <= now || flaw == Some(Flaw::FutureIsFine);
+        let future_is_fine = inner.tells_no_time || flaw == Some(Flaw::FutureIsFine);
+        let in_past = sent.stamp.at <= now || future_is_fine;
         let fine = flaw == Some(Flaw::MessagesAreFine) && !sent.messages.is_empty();
         let tag = inner
             .rows
@@ -444,6 +479,7 @@ impl MemoryStore {
                 Some(Flaw::CreatedWithoutTime) if write.expected.is_none() => None,
                 _ => Some(self.server.stamp_of_answer()),
             };
+            applied.at = applied.at.filter(|_| !self.server.lock().tells_no_time);
         }
         let found = if written.is_applied() { None } else { found() };
         self.travel().await;
@@ -473,6 +509,10 @@ impl Store for MemoryStore {
         let stamp = self.server.stamp();
         self.travel().await;
         Ok(stamp)
+    }
+
+    fn clock_error(&self) -> Duration {
+        self.server.lock().clock_error
     }
 
     fn reads_may_be_old(&self) -> bool {

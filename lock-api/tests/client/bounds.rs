@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::bounds::{
-    MACHINE_MIN_LEASE, MAX_LEASE, MAX_PERMITS, MAX_WAITER_LEASE, MIN_LEASE,
+    MACHINE_MIN_LEASE, MAX_CLOCK_ERROR, MAX_LEASE, MAX_PERMITS, MAX_WAITER_LEASE, MIN_LEASE,
 };
 use leasehold_api::{
     Error, InvalidInput, Job, JobOutcome, Key, Limits, LockClient, LockSpec, MultiGuard, MultiLock,
@@ -83,6 +83,40 @@ async fn default_lease_is_within_the_limit_of_the_backend() {
     let locked = many.clone().lease(asked).lock().await;
     assert_eq!(invalid(locked).to_string(), refused);
     drop(many.lease(secs(1)).lock().await.expect("free"));
+}
+
+/// Nothing is sent under a lease that the clock of the backend could cut short.
+#[tokio::test(start_paused = true)]
+async fn lease_is_four_times_the_error_of_the_clock() {
+    let with_error = |error| {
+        let mut backend = Wrapped::new(server().client("a"));
+        backend.capabilities.clock_error = error;
+        backend
+    };
+    let error = Duration::from_millis(400);
+    let backend = with_error(error);
+    let acquires = Arc::clone(&backend.acquires);
+    let locks = LockClient::new(backend);
+    let lease = 4 * error - Duration::from_millis(1);
+    let refused = "a lease of 1.599s is less than 4 times the error of the backend's clock, 400ms";
+    let built = LockClient::builder(with_error(error)).lease(lease).build();
+    assert_eq!(invalid(built).to_string(), refused);
+    let mutex = mutex_of(&locks);
+    let locked = mutex.clone().lease(lease).lock().await;
+    assert_eq!(invalid(locked).to_string(), refused);
+    let many = locks.mutexes(["a", "b"]).expect("valid");
+    assert_eq!(invalid(many.lease(lease).lock().await).to_string(), refused);
+    assert_eq!(acquires.lock().expect("unpoisoned").len(), 0);
+    let guard = mutex.lease(4 * error).lock().await.expect("free");
+    // A quarter less, and the drift allowance of the rest.
+    assert!(guard.valid_for() <= 3 * error - Duration::from_millis(22));
+
+    let locks = LockClient::new(with_error(MAX_CLOCK_ERROR + Duration::from_millis(1)));
+    let says = "clock_error: 1.251s is outside the limits (0ns to 1.25s)";
+    assert_eq!(
+        invalid(locks.mutex("a").expect("valid").lock().await).to_string(),
+        says
+    );
 }
 
 /// Requests to a backend allow shorter leases than a client, and their errors say so.

@@ -18,7 +18,6 @@ use crate::client::core::Busy;
 use crate::client::error::Loss;
 use crate::client::hold::Hold;
 use crate::client::state::answer::{Answer, GrantReply, LeaseStatus};
-use crate::client::state::clock::local_deadline;
 use crate::client::state::hold_state::HoldState;
 use crate::client::state::holder::{HolderCell, Joined};
 use crate::client::state::polls::PollHandle;
@@ -148,7 +147,9 @@ impl<'a> Attempt<'a> {
         let now = core.now();
         match deadline.zip(core.server_now(self.ask.key)) {
             Some((deadline, server)) => {
+                // By no reading does the waiter end before the caller's wait.
                 let until = server.saturating_add(deadline.saturating_since(now));
+                let until = until.saturating_add(core.capabilities.clock_error);
                 // Any of the acquires may be the one that created the waiter.
                 let earliest = self.wait_until.map_or(until, |other| other.min(until));
                 self.wait_until = Some(earliest);
@@ -203,8 +204,9 @@ impl<'a> Attempt<'a> {
     pub(crate) fn pushed_answer(&self, grant: PushedGrant) -> Option<Answer<GrantReply>> {
         let (stamp, reply) = (grant.stamp, grant.reply);
         // The grant counts as the answer to a request that was sent when the grant was made.
-        let sent = self.ask.client.clock.granted_at(stamp, grant.received)?;
-        Some(Answer { sent, stamp, reply })
+        let core = self.ask.client;
+        let sent = core.clock.granted_at(stamp, grant.received)?;
+        Some(core.answer_of(sent, stamp, reply))
     }
 
     /// Whether a grant must be renewed before the caller gets its guard: if no time is left, or if
@@ -220,7 +222,7 @@ impl<'a> Attempt<'a> {
     }
 
     fn time_left(&self, answer: &Answer<GrantReply>) -> Duration {
-        let deadline = local_deadline(answer.sent, answer.reply.remaining);
+        let deadline = answer.deadline(answer.reply.remaining);
         deadline.saturating_since(self.ask.client.now())
     }
 
@@ -255,9 +257,7 @@ impl<'a> Attempt<'a> {
             operation: self.operation,
             mode: self.ask.mode,
             lease: options.lease,
-            fixed_until: options
-                .fixed_lease
-                .then(|| local_deadline(sent, options.lease)),
+            fixed_until: options.fixed_lease.then(|| answer.deadline(options.lease)),
             max_until: options.max_hold.map(|max| sent.saturating_add(max)),
             confirm_by: self
                 .may_be_offer
@@ -275,7 +275,7 @@ impl<'a> Attempt<'a> {
         } else {
             // A grant that was made a while ago may have less than its lease left.
             core.renewals
-                .due_after(sent, options.lease.min(reply.remaining))
+                .due_after(sent, options.lease.min(answer.lasts(reply.remaining)))
         };
         core.schedule(&holder, status, state.is_renewed().then_some(due));
         if self.inbox.is_some() {

@@ -175,7 +175,17 @@ impl Core {
     fn answer<T>(&self, sent: Moment, stamped: Stamped<T>) -> Answer<T> {
         let Stamped { stamp, reply } = stamped;
         self.observe(sent, stamp);
-        Answer { sent, stamp, reply }
+        self.answer_of(sent, stamp, reply)
+    }
+
+    /// An answer whose clock has been noted.
+    pub(crate) const fn answer_of<T>(&self, sent: Moment, stamp: Stamp, reply: T) -> Answer<T> {
+        Answer {
+            sent,
+            stamp,
+            clock_error: self.capabilities.clock_error,
+            reply,
+        }
     }
 
     fn observe(&self, sent: Moment, stamp: Stamp) {
@@ -221,7 +231,7 @@ impl Core {
                     .map_err(BackendError::not_executed)?;
                 self.observe(sent, stamp);
                 let elapsed = self.now().saturating_since(sent);
-                let until = stamp.at.saturating_add(timeout * 2);
+                let until = self.clock.latest_delivery(stamp.at, timeout);
                 (until, limit.saturating_sub(elapsed))
             }
         };

@@ -119,7 +119,7 @@ impl Core {
             runtime,
             outage: Outage::new(settings.call_timeout),
             settings,
-            clock: ServerClock::default(),
+            clock: ServerClock::new(capabilities.clock_error),
             floors: Floors::default(),
             releases: ReleaseQueue::default(),
             batcher: Batcher::new(capabilities.batches),

@@ -536,7 +536,7 @@ impl LockClientBuilder {
     /// # }
     /// ```
     pub fn build(self) -> Result<LockClient, Error> {
-        self.settings.check(self.backend.capabilities().max_lease)?;
+        self.settings.check(self.backend.capabilities())?;
         Ok(self.make())
     }
 

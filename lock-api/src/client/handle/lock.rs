@@ -73,9 +73,8 @@ impl Lock {
         mode: Mode,
         options: &'a LockOptions,
     ) -> Result<Ask<'a>, Error> {
-        let max_lease = self.client.capabilities.max_lease;
         options
-            .check(max_lease)
+            .check(self.client.capabilities)
             .and_then(|()| self.spec.check_mode(mode))
             .map_err(|error| error.on(&self.key))?;
         Ok(Ask {

@@ -231,7 +231,7 @@ impl MultiLock {
 
     /// Locks all keys. Checks the input before any I/O.
     async fn acquire(&self, limit: WaitLimit) -> Result<Outcome<MultiGuard>, Error> {
-        self.options.check(self.client.capabilities.max_lease)?;
+        self.options.check(self.client.capabilities)?;
         let owner = Owner::Fresh;
         let ask = |key| Ask {
             client: &self.client,

@@ -13,7 +13,6 @@ use crate::bounds::MIN_LEASE;
 use crate::client::core::{Busy, ClientHandle};
 use crate::client::error::{Error, Loss};
 use crate::client::state::answer::Answer;
-use crate::client::state::clock::local_deadline;
 use crate::client::state::hold_state::HoldState;
 use crate::client::state::holder::{HolderCell, Validity};
 use crate::client::state::release_outcome::ReleaseResult;
@@ -172,10 +171,10 @@ impl Hold {
         &self,
         answer: Result<Answer<RenewReply>, BackendError>,
     ) -> Result<(), BackendError> {
-        let sent = answer.as_ref().map(|answer| answer.sent).ok();
+        let until = answer.as_ref().map(|answer| answer.deadline(self.lease));
+        let until = until.ok();
         let is_renewed = self.apply_check(answer)?;
-        if let Some(sent) = sent.filter(|_| is_renewed && self.fixed_lease) {
-            let until = local_deadline(sent, self.lease);
+        if let Some(until) = until.filter(|_| is_renewed && self.fixed_lease) {
             self.holder.extend_fixed(self.client.now(), until);
         }
         Ok(())

@@ -17,6 +17,8 @@ pub(crate) struct Answer<T> {
     /// The moment before its request was sent.
     pub(crate) sent: Moment,
     pub(crate) stamp: Stamp,
+    /// How far another reading of the server's clock may be ahead of the one in the stamp.
+    pub(crate) clock_error: Duration,
     pub(crate) reply: T,
 }
 
@@ -26,15 +28,26 @@ impl<T> Answer<T> {
         Answer {
             sent: self.sent,
             stamp: self.stamp,
+            clock_error: self.clock_error,
             reply,
         }
+    }
+
+    /// How long a holder lasts that had `remaining` by the reading in the reply: by another one, its lease may end earlier.
+    pub(crate) fn lasts(&self, remaining: Duration) -> Duration {
+        remaining.saturating_sub(self.clock_error)
+    }
+
+    /// The local deadline of a holder that has `remaining` in this reply.
+    pub(crate) fn deadline(&self, remaining: Duration) -> Moment {
+        local_deadline(self.sent, self.lasts(remaining))
     }
 
     /// The lease of a holder that has `token` and `remaining` in this reply.
     pub(crate) fn status(&self, token: FencingToken, remaining: Duration) -> LeaseStatus {
         LeaseStatus {
             token,
-            deadline: local_deadline(self.sent, remaining),
+            deadline: self.deadline(remaining),
             clock: self.stamp.clock,
             sent: self.sent,
         }

@@ -84,12 +84,12 @@ impl Sample {
         self.sent + since - since.max(0) / i128::from(DRIFT_PARTS)
     }
 
-    /// Whether both clocks advanced equally between the two samples. Of samples of two clocks: whether
-    /// these may show the same time.
-    fn agrees_with(&self, earlier: &Self) -> bool {
+    /// Whether both clocks advanced equally between the two samples, if two readings of one moment differ by at most `error`.
+    /// Of samples of two clocks: whether these may show the same time.
+    fn agrees_with(&self, earlier: &Self, error: i128) -> bool {
         let server = self.at - earlier.at;
         let (min, max) = (self.sent - earlier.received, self.received - earlier.sent);
-        let allowance = allowance_micros(max.max(-min));
+        let allowance = allowance_micros(max.max(-min)) + error;
         min - allowance <= server && server <= max + allowance
     }
 
@@ -111,6 +111,10 @@ struct ClockSamples {
 }
 
 impl ClockSamples {
+    fn agree_with(&self, sample: &Sample, error: i128) -> bool {
+        sample.agrees_with(&self.latest, error) && sample.agrees_with(&self.best, error)
+    }
+
     fn may_report(&self, now: i128) -> bool {
         let next = |last| last + duration_micros(REPORT_EVERY);
         self.reported.is_none_or(|last| now >= next(last))
@@ -119,7 +123,11 @@ impl ClockSamples {
 
 /// The samples of each clock.
 #[derive(Debug, Default)]
-pub(crate) struct ServerClock(Mutex<Clocks>);
+pub(crate) struct ServerClock {
+    clocks: Mutex<Clocks>,
+    /// How far two readings of the same moment may differ.
+    error: Duration,
+}
 
 #[derive(Debug, Default)]
 struct Clocks {
@@ -132,18 +140,24 @@ struct Clocks {
 }
 
 impl ServerClock {
+    pub(crate) fn new(error: Duration) -> Self {
+        let clocks = Mutex::default();
+        Self { clocks, error }
+    }
+
     /// Adds a sample. The time of a step that it shows is kept: a grant whose request was sent before may become a guard
     /// only later, when no reply shows the step again (decision 0076).
     pub(crate) fn observe(&self, sent: Moment, stamp: Stamp, received: Moment) -> Findings {
         let sample = Sample::new(sent, stamp.at, received);
-        let mut clocks = self.0.lock();
+        let mut clocks = self.clocks.lock();
         clocks.last = Some(stamp.clock);
+        let error = duration_micros(self.error);
         let (mut stepped, mut is_best) = (false, true);
         match clocks.by_id.get_mut(&stamp.clock) {
             Some(clock) => {
                 let is_late = sample.sent < clock.latest.sent;
                 // The latest sample may be so uncertain that it hides a step.
-                let agrees = sample.agrees_with(&clock.latest) && sample.agrees_with(&clock.best);
+                let agrees = clock.agree_with(&sample, error);
                 // A late one from before a step that was noticed is no step back.
                 let is_known = clock.stepped.is_some_and(|noticed| sample.sent < noticed);
                 stepped = !agrees && !is_known;
@@ -182,7 +196,7 @@ impl ServerClock {
             clocks.compared_from = clocks.compared_from.max(sample.sent);
         }
         let apart = match is_best {
-            true => clocks.compare(stamp.clock, &sample),
+            true => clocks.compare(stamp.clock, &sample, error),
             false => None,
         };
         Findings { stepped, apart }
@@ -190,30 +204,35 @@ impl ServerClock {
 
     /// Whether a step of a clock was noticed by a reply to a later request than the one that was `sent` then.
     pub(crate) fn has_stepped(&self, clock: ClockId, sent: Moment) -> bool {
-        let clocks = self.0.lock();
+        let clocks = self.clocks.lock();
         let stepped = clocks.by_id.get(&clock).and_then(|clock| clock.stepped);
         stepped.is_some_and(|stepped| stepped > local_micros(sent))
     }
 
-    /// A lower bound of the time on a clock now; `None` before its first sample. Without an id, the
+    /// A lower bound of the time on a clock now, but for its error; `None` before its first sample. Without an id, the
     /// clock is that of the last reply.
     pub(crate) fn server_now(&self, now: Moment, clock: Option<ClockId>) -> Option<ServerTime> {
-        let clocks = self.0.lock();
+        let clocks = self.clocks.lock();
         let latest = clocks.by_id.get(&clock.or(clocks.last)?)?.latest;
         let at = latest.at + (local_micros(now) - latest.received).max(0);
         Some(ServerTime::from_micros(u64::try_from(at).ok()?))
     }
 
-    /// The deliver-before of an acquire that is sent now: two call timeouts ahead, at most the
-    /// delivery window. Without an id, the clock is that of the last reply.
+    /// The deliver-before of an acquire that is sent now. Without an id, the clock is that of the last reply.
     pub(crate) fn deliver_before(
         &self,
         now: Moment,
         clock: Option<ClockId>,
         call_timeout: Duration,
     ) -> Option<ServerTime> {
-        let ahead = (call_timeout * 2).min(DELIVERY_WINDOW);
-        Some(self.server_now(now, clock)?.saturating_add(ahead))
+        Some(self.latest_delivery(self.server_now(now, clock)?, call_timeout))
+    }
+
+    /// The deliver-before of an acquire at a time of the server: two call timeouts ahead, at most the delivery window. The next
+    /// reading may be ahead of this one, so that less time is left, or behind it, so that its window ends earlier.
+    pub(crate) fn latest_delivery(&self, now: ServerTime, call_timeout: Duration) -> ServerTime {
+        let ahead = (call_timeout * 2 + self.error).min(DELIVERY_WINDOW.saturating_sub(self.error));
+        now.saturating_add(ahead)
     }
 
     /// A lower bound of the local moment when a pushed grant was made. The grant has this stamp and
@@ -221,11 +240,12 @@ impl ServerClock {
     ///
     /// `None` without a sample of that clock, or if the clock has stepped.
     pub(crate) fn granted_at(&self, stamp: Stamp, received: Moment) -> Option<Moment> {
-        let clocks = self.0.lock();
+        let clocks = self.clocks.lock();
         let best = clocks.by_id.get(&stamp.clock)?.best;
+        let error = duration_micros(self.error);
         let granted = best.earliest_local(i128::from(stamp.at.as_micros()));
         let received = local_micros(received);
-        if granted > received + allowance_micros((received - best.sent).abs()) {
+        if granted > received + allowance_micros((received - best.sent).abs()) + error {
             return None;
         }
         let granted = u64::try_from(granted.min(received)).ok()?;
@@ -236,13 +256,13 @@ impl ServerClock {
 impl Clocks {
     /// Compares a sample with those of all other clocks. Returns the greatest difference that is to be
     /// reported.
-    fn compare(&mut self, id: ClockId, sample: &Sample) -> Option<Apart> {
+    fn compare(&mut self, id: ClockId, sample: &Sample, error: i128) -> Option<Apart> {
         let now = sample.received;
         if self.by_id.len() == 1 || !self.by_id.get(&id)?.may_report(now) {
             return None;
         }
         let differ = self.by_id.iter().filter(|(other, clock)| {
-            let agree = sample.agrees_with(&clock.latest) && sample.agrees_with(&clock.best);
+            let agree = clock.agree_with(sample, error);
             let is_comparable = clock.best.sent >= self.compared_from;
             **other != id && is_comparable && !agree && clock.may_report(now)
         });
@@ -292,6 +312,7 @@ fn allowance_micros(over: i128) -> i128 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bounds::{MAX_CALL_TIMEOUT, MAX_CLOCK_ERROR, MIN_CALL_TIMEOUT};
     use crate::client::state::holder::tests::at;
 
     fn stamp(clock: u64, ms: u64) -> Stamp {
@@ -343,6 +364,24 @@ mod tests {
         assert_eq!(own, Some(ServerTime::from_micros(micros(7) + 2_000_000)));
     }
 
+    /// Whatever the next reading is, a request that arrives within a call timeout is in its window.
+    #[test]
+    fn deliver_before_allows_for_the_error_of_the_clock() {
+        let [second, most] = [Duration::from_secs(1), MAX_CLOCK_ERROR];
+        let now = ServerTime::from_micros(50_000_000);
+        for call in [MIN_CALL_TIMEOUT, second, MAX_CALL_TIMEOUT] {
+            for error in [Duration::ZERO, second / 2, most] {
+                let until = ServerClock::new(error).latest_delivery(now, call);
+                let ahead = now.saturating_add(call + error);
+                assert!(ahead <= until, "{call:?} {error:?}");
+                let behind = until.saturating_since(now) + error;
+                assert!(behind <= DELIVERY_WINDOW, "{call:?} {error:?}");
+            }
+        }
+        let until = ServerClock::new(second / 2).latest_delivery(now, second);
+        assert_eq!(until.as_micros(), 52_500_000);
+    }
+
     /// A reply to an earlier request arrives last, and shows that the clock has stepped in between.
     #[test]
     fn late_sample_replaces_no_newer_one() {
@@ -383,7 +422,7 @@ mod tests {
         for id in 0..u64::try_from(MAX_CLOCKS).expect("small") {
             seen(hour + 2 + id, 1_000 + id);
         }
-        assert_eq!(clock.0.lock().by_id.len(), MAX_CLOCKS);
+        assert_eq!(clock.clocks.lock().by_id.len(), MAX_CLOCKS);
         assert!(!known(hour + 9, 2) && known(hour + 9, 1_000));
     }
 
@@ -400,6 +439,21 @@ mod tests {
         assert!(stepped(1_100, 7_000, 1_101));
         assert!(!stepped(1_200, 7_100, 1_201), "no further step");
         assert!(stepped(1_300, 5_000, 1_301));
+    }
+
+    #[test]
+    fn difference_within_the_error_of_the_clock_is_no_step() {
+        let clock = ServerClock::new(Duration::from_millis(400));
+        let stepped = |sent, ms| clock.observe(at(sent), stamp(1, ms), at(sent)).stepped;
+        assert!(!stepped(0, 1_000));
+        assert!(!stepped(100, 1_500));
+        assert!(!stepped(200, 1_200));
+        // Such a push is no step either. It counts from its receipt at the latest.
+        assert_eq!(clock.granted_at(stamp(1, 1_680), at(290)), Some(at(290)));
+        assert_eq!(clock.granted_at(stamp(1, 1_780), at(290)), None);
+        // Two servers whose clocks differ so much aren't reported.
+        assert_eq!(clock.observe(at(200), stamp(2, 800), at(200)).apart, None);
+        assert!(stepped(300, 1_715));
     }
 
     #[test]

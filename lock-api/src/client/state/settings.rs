@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::backend::Capabilities;
 use crate::bounds;
 use crate::client::state::loss::Hook;
 use crate::error::InvalidInput;
@@ -40,8 +41,8 @@ impl ClientSettings {
         }
     }
 
-    pub(crate) fn check(&self, max_lease: Duration) -> Result<(), InvalidInput> {
-        self.options.check(max_lease)?;
+    pub(crate) fn check(&self, capabilities: Capabilities) -> Result<(), InvalidInput> {
+        self.options.check(capabilities)?;
         bounds::check_time_limit("call timeout", self.call_timeout)
     }
 }
@@ -58,9 +59,21 @@ pub(crate) struct LockOptions {
 }
 
 impl LockOptions {
-    /// Checks the options, for a backend that grants leases up to `max_lease`.
-    pub(crate) fn check(&self, max_lease: Duration) -> Result<(), InvalidInput> {
-        let longest = max_lease.min(bounds::MAX_LEASE);
+    /// Checks the options, for a backend with these limits of leases.
+    pub(crate) fn check(&self, capabilities: Capabilities) -> Result<(), InvalidInput> {
+        let error = capabilities.clock_error;
+        bounds::check_time(
+            "clock_error",
+            error,
+            Duration::ZERO..=bounds::MAX_CLOCK_ERROR,
+        )?;
+        let (lease, factor) = (self.lease, bounds::LEASE_PER_CLOCK_ERROR);
+        if lease < error * factor {
+            return Err(InvalidInput::new(format!(
+                "a lease of {lease:?} is less than {factor} times the error of the backend's clock, {error:?}"
+            )));
+        }
+        let longest = capabilities.max_lease.min(bounds::MAX_LEASE);
         bounds::check_lease("lease", self.lease, bounds::MIN_LEASE..=longest)?;
         let limits = self.limits;
         if [limits.holds, limits.waiters, limits.holders].contains(&0) {
