@@ -374,7 +374,7 @@ explore_others() {
 explore_observed() {
     local first=$SRANDOM
     echo "LEASEHOLD_FIRST_SEED=$first"
-    LEASEHOLD_FIRST_SEED=$first LEASEHOLD_SEEDS=$1 passed 8 cargo test -q --release --workspace --test observed
+    LEASEHOLD_FIRST_SEED=$first LEASEHOLD_SEEDS=$1 passed 9 cargo test -q --release --workspace --test observed
 }
 
 # fenced_updates COUNT: explores this many runs of the example whose updates must not be lost.

@@ -1,5 +1,5 @@
 //! Explores stores without a clock: machines whose clocks are hours apart and run up to 1 % fast, that are stopped, die and
-//! are started again. `LEASEHOLD_SEEDS` sets the number of seeds, and `LEASEHOLD_FIRST_SEED` the first one.
+//! are started again; and stores whose clock errs. `LEASEHOLD_SEEDS` sets the number of seeds, and `LEASEHOLD_FIRST_SEED` the first one.
 
 #![expect(
     clippy::disallowed_methods,
@@ -7,9 +7,13 @@
     reason = "the store in memory uses tokio's paused clock"
 )]
 
+mod clocks;
 mod machine;
 mod moments;
 mod plan;
+#[expect(dead_code, reason = "the tests of a store with a clock use the rest")]
+#[path = "../support/mod.rs"]
+mod support;
 mod users;
 #[expect(dead_code, reason = "the suite uses the rest")]
 mod world;
@@ -73,6 +77,12 @@ fn clocks_beyond_the_skew_break_a_lock() {
         verdict.err().filter(|it| it.contains("two holders"))
     });
     println!("{}", broken.expect("two clocks are too far apart"));
+}
+
+#[test]
+fn clock_that_errs_breaks_no_lock() {
+    let (seen, runs) = (explore(clocks::safety), seeds().count() as u64);
+    assert!(seen.entered > runs * 10, "{seen:?}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use leasehold_api::mutants;
 
+use crate::clocks;
 use crate::moments;
 use crate::plan::{self, Seen, Verdict};
 
@@ -16,6 +17,8 @@ const MUTANTS: &[(&str, Scenario, &str, u64)] = &[
     ("observed-floor-is-not-read", plan::safety, "token", 100),
     ("observed-row-keeps-the-time-of-its-promise", plan::liveness, "not granted", 100),
     ("observed-skew-is-not-subtracted", plan::safety_within_the_skew, "two holders", 2_000),
+    ("guard-outlasts-the-error-of-the-clock", clocks::safety, "two holders", 200),
+    ("error-of-the-clock-is-a-step", clocks::safety, "ClockStepped", 200),
     ("observed-promise-has-the-time-of-a-failed-try", moments::liveness, "not granted", 100),
     ("observed-idle-time-stands-still", moments::row_stays_small, "a row of", 1),
 ];
