@@ -529,6 +529,7 @@ fn succeeds(reply: &Reply) -> bool {
     )
 }
 
+/// Whether the reply tells of a hold that has ended.
 fn is_over(reply: &Reply) -> bool {
     matches!(reply, Reply::Acquire(AcquireReply::Acquired(acquired)) if acquired.remaining.is_zero())
 }

@@ -84,10 +84,14 @@ impl World {
         self.abilities.several_servers
     }
 
-    /// How many clients may write one key at once. Those without a clock compare and set, and a server may let the ones that lose
-    /// wait for each other until the call of one is over: SeaweedFS does, a second each.
-    pub(crate) const fn rivals(&self) -> u8 {
-        if self.abilities.clock { 5 } else { 3 }
+    /// How many clients may write at once, of `many`. Those without a clock compare and set, and a server may let the ones that
+    /// lose wait for each other until the call of one is over: SeaweedFS does, a second each.
+    pub(crate) const fn at_once(&self, many: usize, without_clock: usize) -> usize {
+        if self.abilities.clock {
+            many
+        } else {
+            without_clock
+        }
     }
 
     /// How far the stamps of different clients may be apart.

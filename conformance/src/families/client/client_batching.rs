@@ -19,9 +19,9 @@ pub(super) const CASES: &[Case] = cases!("client_batching";
     dropped_calls_harm_no_other: ["rule 11", "S3"], [Inspect];
 );
 
-/// The number of concurrent tasks: more than fit in one batch, if there are batches.
+/// The number of concurrent tasks: more than fit in one batch. Stores without a clock have no batches.
 const fn tasks(world: &World) -> usize {
-    if world.capabilities().batches { 80 } else { 20 }
+    world.at_once(80, 20)
 }
 
 fn name(number: usize) -> String {

@@ -71,7 +71,7 @@ async fn keys_are_independent(world: &World) -> Verdict {
 
 async fn one_of_many_at_once_wins(world: &World) -> Verdict {
     let mut sessions = Vec::new();
-    for _ in 0..world.rivals() {
+    for _ in 0..world.at_once(8, 3) {
         sessions.push(world.session().await?);
     }
     for round in 0..8 {
@@ -169,7 +169,7 @@ async fn spans(world: &World) -> Result<Vec<(ServerTime, ServerTime)>, Failure> 
 /// release of another holder, and yet be stamped before it.
 async fn holds_follow_each_other_on_the_servers_clock(world: &World) -> Verdict {
     let mut all = Vec::new();
-    for spans in join_all((0..world.rivals()).map(|_| spans(world))).await {
+    for spans in join_all((0..world.at_once(5, 3)).map(|_| spans(world))).await {
         all.extend(spans?);
     }
     all.sort_unstable();
