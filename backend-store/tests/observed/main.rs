@@ -30,7 +30,7 @@ fn number(variable: &str, default: u64) -> u64 {
 
 fn seeds() -> Range<u64> {
     let first = number("LEASEHOLD_FIRST_SEED", 0);
-    first..first + number("LEASEHOLD_SEEDS", 50)
+    first..first + number("LEASEHOLD_SEEDS", 20)
 }
 
 /// Runs a scenario with each seed.

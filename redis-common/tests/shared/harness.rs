@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_api::{Capabilities, Key, LockBackend};
+use leasehold_api::{Capabilities, Key, LockBackend, bounds};
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
 use leasehold_redis_common::script::{Protocol, ScriptSettings};
 use leasehold_redis_common::{Options, RespVersion, ServerChecks};
@@ -260,10 +260,14 @@ impl Harness for Redis {
             .key_prefix(prefix)
             .resp(resp())
             .server_checks(self.server.checks())
-            // A busy machine may need longer than the default.
+            // A busy machine may need longer than the defaults.
+            .call_timeout(bounds::MAX_CALL_TIMEOUT)
             .connect_timeout(Duration::from_secs(5));
         let mut backend_url = self.server.backend_url(self.authority.is_some());
         let mut proxy = None;
+        if namespace.starts_with("outages-") {
+            options = options.call_timeout(bounds::CALL_TIMEOUT);
+        }
         if let (Topology::Single(server), true) = (&*self.server, namespace.starts_with("outages-"))
             && self.has_proxy()
         {
