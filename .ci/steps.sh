@@ -21,9 +21,9 @@ planted() {
 # `./test deep` builds and runs the tests of these packages: leasehold-NAME, in the folder whose name ends in NAME. Cargo
 # unifies the features of what it builds, so `own-tests/servers` asks for all that only these packages need of a library.
 # Otherwise, `./test deep` would build most libraries again.
-later=(benches fred processes specimens torture verifier)
+later=(benches etcd fred mysql nats object-store processes specimens torture verifier)
 # The test targets of both that have separate steps.
-own_step='(observed_)?conformance|differential|sentinel|cluster|postgres.*|mysql.*|etcd.*|nats.*|sqlite.*|object_store|quorum_.*'
+own_step='(observed_|memory_|s3_)?conformance|differential|sentinel|cluster|postgres.*|mysql.*|etcd.*|nats.*|s3|sqlite.*|object_store|quorum_.*'
 # Other tests that it leaves to `deep`, as a filter of nextest: those that compute for long, and those of a program.
 longer='binary(explore_with_sim) | binary(conformance_report) | test(long_queue) | test(/dropped_futures|stepped_server_clock/) | binary(quorum) & test(/^(bursts|long_holds|one_by_one|stress)::/)'
 
@@ -233,7 +233,7 @@ more_tests() {
     local packages
     packages=$(tr ' ' '|' <<<"${later[*]}")
     run_tests "package(/^leasehold-($packages)\$/) - binary(/^($own_step)\$/) | $longer" --workspace
-    with_lints cargo test -q --workspace --doc -- backend-fred
+    with_lints cargo test -q --workspace --doc -- backend-{etcd,fred,mysql,nats,object-store}
 }
 
 # The suite and the differential test through the second Redis library.
@@ -296,12 +296,12 @@ loom_models() {
     passed 1 "$program" --nocapture mutants_among_threads_are_found
 }
 
-# Checks what an outside crate gets from the facade with each feature alone, and with TLS. No feature may
+# features SET...: checks what an outside crate gets from the facade with these features alone. No feature may
 # need another one; `build` has all of them together. Without TLS, nothing may be sent that a URL with TLS
 # protects: that program has both Redis libraries.
 features() {
     local set
-    for set in "" $(facade_features) redis-rs,tls-rustls fred,tls-rustls; do
+    for set in "$@"; do
         echo "leasehold with features [$set]"
         cargo clippy -q -p leasehold-outside --features "$set" -- -D warnings
     done
@@ -423,67 +423,46 @@ on_sqlite() {
     suite sqlite_conformance sqlite
 }
 
-# Runs what needs a MariaDB server. Its package is not in the workspace.
+# Runs what needs a MariaDB server.
 on_mysql() {
-    local manifest=backend-mysql/Cargo.toml
-    cargo fmt --manifest-path "$manifest" --check
-    with_lints cargo test -q --locked --manifest-path "$manifest" --lib --test mysql -- --test-threads 2
-    with_lints cargo test -q --locked --manifest-path "$manifest" --doc
-    cargo test -q --locked --manifest-path "$manifest" --test mysql_conformance 2>&1 | tee "$TMPDIR/mysql.log"
-    all_passed "$TMPDIR/mysql.log" mysql
+    on_all_backends mysql --test-threads 2
+    suite mysql_conformance mysql
 }
 
-# Runs what needs an etcd server. Its package is not in the workspace.
+# Runs what needs an etcd server.
 on_etcd() {
-    local manifest=backend-etcd/Cargo.toml
-    cargo fmt --manifest-path "$manifest" --check
-    with_lints cargo test -q --locked --manifest-path "$manifest" --lib --test etcd -- --test-threads 2
-    with_lints cargo test -q --locked --manifest-path "$manifest" --doc
-    cargo test -q --locked --manifest-path "$manifest" --test etcd_conformance 2>&1 | tee "$TMPDIR/etcd.log"
-    all_passed "$TMPDIR/etcd.log" etcd
+    on_all_backends etcd --test-threads 2
+    suite etcd_conformance etcd
 }
 
-# Runs what needs a NATS server. Its package is not in the workspace.
+# Runs what needs a NATS server.
 on_nats() {
-    local manifest=backend-nats/Cargo.toml
-    export LEASEHOLD_NATS_SERVER=${LEASEHOLD_NATS_SERVER:-$(.ci/fetch-servers nats)}
-    cargo fmt --manifest-path "$manifest" --check
-    with_lints cargo test -q --locked --manifest-path "$manifest" --lib --test nats -- --test-threads 2
-    with_lints cargo test -q --locked --manifest-path "$manifest" --doc
-    cargo test -q --locked --manifest-path "$manifest" --test nats_conformance 2>&1 | tee "$TMPDIR/nats.log"
-    all_passed "$TMPDIR/nats.log" nats
+    local -x LEASEHOLD_NATS_SERVER=${LEASEHOLD_NATS_SERVER:-$(.ci/fetch-servers nats)}
+    on_all_backends nats --test-threads 2
+    suite nats_conformance nats
 }
 
 # Also three servers whose leader changes.
 more_on_nats() {
-    export LEASEHOLD_NATS_SERVER=${LEASEHOLD_NATS_SERVER:-$(.ci/fetch-servers nats)}
-    LEASEHOLD_DIFFERENTIAL_COMMANDS=$1 passed 1 cargo test -q --locked --manifest-path backend-nats/Cargo.toml \
-        --test nats_differential -- --nocapture
-    with_lints cargo test -q --locked --manifest-path backend-nats/Cargo.toml --test nats_cluster -- --test-threads 1
+    local -x LEASEHOLD_NATS_SERVER=${LEASEHOLD_NATS_SERVER:-$(.ci/fetch-servers nats)}
+    LEASEHOLD_DIFFERENTIAL_COMMANDS=$1 on_all_backends nats_differential --nocapture
+    on_all_backends nats_cluster --test-threads 1
 }
 
-# Runs what needs no server of the object stores. Their package is not in the workspace.
+# The suite on objects in memory needs no server.
 on_objects_in_memory() {
-    local manifest=backend-object-store/Cargo.toml
-    cargo fmt --manifest-path "$manifest" --check
-    with_lints cargo test -q --locked --manifest-path "$manifest" --lib --test requests
-    with_lints cargo test -q --locked --manifest-path "$manifest" --doc
-    cargo test -q --locked --manifest-path "$manifest" --test memory_conformance 2>&1 | tee "$TMPDIR/objects.log"
-    all_passed "$TMPDIR/objects.log" object-store
+    suite memory_conformance object-store
 }
 
 # Runs what needs an S3 server. SeaweedFS needs much processor time, so few cases of the suite run at once.
 on_s3() {
-    local manifest=backend-object-store/Cargo.toml
-    with_lints cargo test -q --locked --manifest-path "$manifest" --test s3
-    cargo test -q --locked --manifest-path "$manifest" --test s3_conformance -- --test-threads 4 2>&1 |
-        tee "$TMPDIR/s3.log"
+    on_all_backends s3
+    on_all_backends s3_conformance --test-threads 4 2>&1 | tee "$TMPDIR/s3.log"
     all_passed "$TMPDIR/s3.log" object-store-s3
 }
 
 differential_on_mysql() {
-    LEASEHOLD_DIFFERENTIAL_COMMANDS=$1 passed 1 cargo test -q --locked --manifest-path backend-mysql/Cargo.toml \
-        --test mysql_differential -- --nocapture
+    LEASEHOLD_DIFFERENTIAL_COMMANDS=$1 on_all_backends mysql_differential --nocapture
 }
 
 # torture_elsewhere MINUTES: with the features that nothing else in the workspace needs, and on SQLite. The command needs the
@@ -516,11 +495,15 @@ on_real_quorums() {
 # torture MINUTES: torments leasehold on each topology for this long. Prints what was checked, and the
 # history of each violation. Fails also if a run has seen too little.
 torture() {
+    torture_locks "$1"
+    side_by_side "torments $1 "{job,election}-{redis-rs,fred}" standalone sentinel cluster" \
+        "torments $1 "{job,election}"-postgres postgres"
+}
+
+torture_locks() {
     side_by_side "torments $1 leasehold-redis-rs standalone balancer sentinel cluster" \
         "torments $1 leasehold-fred standalone balancer sentinel cluster" \
         "torments $1 leasehold-postgres postgres postgres-pooled" "torments $1 leasehold-quorum quorum"
-    side_by_side "torments $1 "{job,election}-{redis-rs,fred}" standalone sentinel cluster" \
-        "torments $1 "{job,election}"-postgres postgres"
 }
 
 # What a short run deals on each topology, because it doesn't get to all faults.
@@ -534,10 +517,10 @@ declare -A three_faults=(
     [quorum]="stop client|refuse connections|kill one server, restart with its data"
 )
 
-# The same as `torture`, with three kinds of faults.
+# Torments locks with three kinds of faults. Jobs and elections need longer runs.
 torture_briefly() {
     local briefly=true
-    torture 0.3
+    torture_locks 0.3
 }
 
 # torments MINUTES SUBJECT TOPOLOGY...: one topology after the other. `only` may have more arguments.
@@ -676,17 +659,12 @@ published=(leasehold-api leasehold-redis-common leasehold-redis-rs leasehold-fre
 # Builds the archives of the published packages, and builds the packages from them. Each archive has
 # a readme and both licences.
 packages() {
-    local name files selection=() folder=$CARGO_TARGET_DIR/packages copy=$TMPDIR/packed
-    # The facade's package is built from all that it may depend on, so in a copy whose workspace has those that are excluded too.
-    mkdir "$copy"
-    git ls-files -z --cached --others --exclude-standard | xargs -0 tar -c | tar -x -C "$copy"
-    sed -i '/^exclude/s/"backend-etcd", "backend-mysql", "backend-nats", "backend-object-store", //; s/^    "backend-sqlite",/&\n    "backend-etcd",\n    "backend-mysql",\n    "backend-nats",\n    "backend-object-store",/' "$copy/Cargo.toml"
-    sed -i '/^\[profile/,/^$/d; /^\[workspace\]$/d' "$copy"/backend-{etcd,mysql,nats,object-store}/Cargo.toml
+    local name files selection=() folder=$CARGO_TARGET_DIR/packages
     for name in "${published[@]}"; do selection+=(--package "$name"); done
     # cargo extracts these archives into its home, and builds them once. It doesn't notice when one of
     # the same version has changed.
     rm -rf "$folder" "${CARGO_HOME:-$HOME/.cargo}"/registry/src/-*/leasehold-*
-    cargo package --manifest-path "$copy/Cargo.toml" --allow-dirty --target-dir "$folder" "${selection[@]}" 2>&1 | tee "$TMPDIR/packages.log"
+    cargo package --allow-dirty --target-dir "$folder" "${selection[@]}" 2>&1 | tee "$TMPDIR/packages.log"
     # The facade's archive keeps the workspace's profiles, which name packages that it lacks.
     ! grep '^warning' "$TMPDIR/packages.log" | grep -v 'profile package spec' || return 1
     for name in "${published[@]}"; do
