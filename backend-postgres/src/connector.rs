@@ -126,8 +126,8 @@ pub(crate) fn explain(error: &Error) -> Option<String> {
     let source = error.source()?;
     let inner = source.downcast_ref::<io::Error>();
     #[cfg(feature = "tls-rustls")]
-    if let Some(error) = inner.and_then(|it| it.get_ref()?.downcast_ref()) {
-        return crate::tls::explain(error).map(str::to_owned);
+    if let Some(problem) = leasehold_api::tls_problem(source) {
+        return Some(problem.to_owned());
     }
     if inner.is_some() {
         // The network, or another TLS library.

@@ -1,4 +1,4 @@
-//! TLS with rustls: the client's configuration, the streams, and what a failed handshake means.
+//! TLS with rustls: the client's configuration, and the streams.
 
 use std::convert::Infallible;
 use std::io;
@@ -15,7 +15,7 @@ use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{AlertDescription, CertificateError, ClientConfig, Error};
+use tokio_rustls::rustls::{CertificateError, ClientConfig, Error};
 
 /// The protocol's name in ALPN, which `sslnegotiation=direct` requires.
 const ALPN: &[u8] = b"postgresql";
@@ -150,64 +150,6 @@ fn element(der: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(length?)
 }
 
-/// Says what to check after a failed handshake. `None` if a later attempt may succeed.
-pub(crate) fn explain(error: &Error) -> Option<&'static str> {
-    match error {
-        Error::InvalidCertificate(problem) => Some(explain_certificate(problem)),
-        Error::AlertReceived(alert) => explain_alert(*alert),
-        Error::InvalidMessage(_) => Some("the server doesn't use TLS on this port"),
-        Error::PeerIncompatible(_) => Some(NOTHING_IN_COMMON),
-        _ => None,
-    }
-}
-
-const NOTHING_IN_COMMON: &str =
-    "the server and this client have no TLS version or cipher in common";
-
-fn explain_certificate(problem: &CertificateError) -> &'static str {
-    use CertificateError as E;
-    match problem {
-        E::UnknownIssuer | E::BadSignature => {
-            "the server's certificate was not issued by a known authority; set the authority's \
-             certificate with Options::root_certificates"
-        }
-        E::NotValidForName | E::NotValidForNameContext { .. } => {
-            "the server's certificate is for another host; check the host in the URL, or issue a \
-             certificate for it"
-        }
-        E::Expired | E::ExpiredContext { .. } => {
-            "the server's certificate has expired; renew it, or check this machine's clock"
-        }
-        _ => "the server's certificate is invalid",
-    }
-}
-
-/// Says what an alert of the server means. `None` if it may be transient.
-fn explain_alert(alert: AlertDescription) -> Option<&'static str> {
-    use AlertDescription as A;
-    match alert {
-        A::CertificateRequired => {
-            Some("the server wants a client certificate; set it with Options::client_certificate")
-        }
-        A::HandshakeFailure => Some(
-            "the server wants a client certificate, or has no cipher in common with this client; \
-             check Options::client_certificate",
-        ),
-        A::ProtocolVersion => Some(NOTHING_IN_COMMON),
-        A::UnknownCA
-        | A::BadCertificate
-        | A::UnsupportedCertificate
-        | A::CertificateRevoked
-        | A::CertificateExpired
-        | A::CertificateUnknown => Some(
-            "the server refused the client certificate; check that an authority that the server \
-             knows has issued it",
-        ),
-        _ => None,
-    }
-}
-
-/// The errors that real servers cause are tested with real servers.
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,16 +187,5 @@ mod tests {
             assert_eq!(end_point(&whole[..length]), None, "{length} bytes");
         }
         assert_eq!(end_point(&[0x30, 0xff, 1]), None);
-    }
-
-    #[test]
-    fn only_permanent_alerts_are_explained() {
-        let alert = |alert| explain(&Error::AlertReceived(alert));
-        assert_eq!(alert(AlertDescription::InternalError), None);
-        assert_eq!(alert(AlertDescription::UserCanceled), None);
-        let refused = alert(AlertDescription::CertificateExpired);
-        assert!(refused.is_some_and(|text| text.contains("refused the client")));
-        let version = alert(AlertDescription::ProtocolVersion);
-        assert!(version.is_some_and(|text| text.contains("no TLS version")));
     }
 }

@@ -131,14 +131,7 @@ mod config {
         /// ```
         pub fn client_config(&self, requires_tls: bool) -> Result<ClientConfig, InvalidInput> {
             let mut roots = RootCertStore::empty();
-            if let Some(pem) = &self.roots {
-                for certificate in certificates(ROOTS, pem)? {
-                    let added = roots.add(certificate);
-                    added.map_err(|error| InvalidInput::setting(ROOTS, error))?;
-                }
-            } else {
-                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            }
+            roots.add_parsable_certificates(self.authorities()?);
             if requires_tls && roots.is_empty() {
                 let reason = "this machine has none; set them with `root_certificates`";
                 return Err(InvalidInput::setting(ROOTS, reason));
@@ -152,6 +145,39 @@ mod config {
             let mut config = self.add_client(config)?;
             config.resumption = Resumption::disabled();
             Ok(config)
+        }
+
+        /// Returns the authorities that may issue the server's certificate: those that are set, or else the machine's.
+        /// This is for a library that makes its configuration itself, after [`client_config`](Self::client_config) has checked
+        /// the certificates.
+        ///
+        /// # Errors
+        /// [`InvalidInput`] for one that is set and can't be used.
+        ///
+        /// # Examples
+        /// `for authority in certificates.authorities()? { store.add(authority)?; }`
+        pub fn authorities(&self) -> Result<Vec<CertificateDer<'static>>, InvalidInput> {
+            let mut store = RootCertStore::empty();
+            let Some(pem) = &self.roots else {
+                let mut all = rustls_native_certs::load_native_certs().certs;
+                all.retain(|it| store.add(it.clone()).is_ok());
+                return Ok(all);
+            };
+            let all = certificates(ROOTS, pem)?;
+            for certificate in &all {
+                let added = store.add(certificate.clone());
+                added.map_err(|error| InvalidInput::setting(ROOTS, error))?;
+            }
+            Ok(all)
+        }
+
+        /// Returns the client's chain and its private key, as PEM, for such a library.
+        ///
+        /// # Examples
+        /// `let (chain, key) = certificates.client().unzip();`
+        pub fn client(&self) -> Option<(&[u8], &[u8])> {
+            let (chain, key) = self.client.as_ref()?;
+            Some((chain, key))
         }
 
         fn add_client(

@@ -27,6 +27,8 @@ mod request;
 mod runtime;
 mod sync;
 mod time;
+#[cfg(feature = "tls-rustls")]
+mod tls_problem;
 #[cfg(feature = "tokio")]
 mod tokio_runtime;
 
@@ -56,5 +58,7 @@ pub use request::{
 };
 pub use runtime::{BoxFuture, Moment, Runtime, Task};
 pub use time::{ClockId, FireTime, Rounded, ServerTime, Stamp, Stamped};
+#[cfg(feature = "tls-rustls")]
+pub use tls_problem::tls_problem;
 #[cfg(feature = "tokio")]
 pub use tokio_runtime::TokioRuntime;

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use crate::process::{Process, path_in};
 use crate::server::free_port;
+use crate::tls::{self, Authority, Identity};
 
 /// The variable with the folder of `etcd` and `etcdctl`.
 const VARIABLE: &str = "LEASEHOLD_ETCD_BIN";
@@ -26,14 +27,51 @@ pub struct EtcdServer {
     process: Option<Process>,
     folder: TempDir,
     port: u16,
+    scheme: &'static str,
     arguments: Vec<String>,
+    /// How `etcdctl` connects.
+    client: Vec<String>,
 }
 
 impl EtcdServer {
     /// Starts a server of its own.
     pub fn start() -> Self {
+        Self::start_with(|_| {})
+    }
+
+    /// Starts one that refuses clients without TLS, and those without a certificate of that authority. With `auth enable`, the
+    /// common name of a client's certificate is its user; `etcdctl` is `root`.
+    pub fn start_with_tls(identity: &Identity, clients: &Authority) -> Self {
+        Self::start_with(|server| {
+            let folder = server.folder.path();
+            let [certificate, key] = identity.write(folder, "server");
+            let authority = tls::write(folder, "clients", &clients.certificate());
+            let arguments = [
+                format!("--cert-file={certificate}"),
+                format!("--key-file={key}"),
+                format!("--trusted-ca-file={authority}"),
+                "--client-cert-auth".to_owned(),
+            ];
+            let [certificate, key] = clients.issue("root").write(folder, "root");
+            server.client = vec![
+                "--insecure-skip-tls-verify".to_owned(),
+                format!("--cert={certificate}"),
+                format!("--key={key}"),
+            ];
+            for argument in &mut server.arguments {
+                if argument.contains("-client-urls=") {
+                    *argument = argument.replace("http://", "https://");
+                }
+            }
+            server.arguments.extend(arguments);
+            server.scheme = "etcds";
+        })
+    }
+
+    fn start_with(configure: impl Fn(&mut Self)) -> Self {
         for _ in 0..PORT_TRIES {
             let [mut server] = Self::members();
+            configure(&mut server);
             server.launch();
             if server.is_ready() {
                 return server;
@@ -80,7 +118,9 @@ impl EtcdServer {
                 process: None,
                 folder,
                 port,
+                scheme: "etcd",
                 arguments: arguments.into(),
+                client: Vec::new(),
             }
         })
     }
@@ -152,7 +192,8 @@ impl EtcdServer {
     fn try_execute(&self, arguments: &[&str]) -> Result<String, String> {
         let mut client = program("etcdctl");
         client.args(["--endpoints", &format!("127.0.0.1:{}", self.port)]);
-        client.env("ETCDCTL_API", "3").args(arguments);
+        client.env("ETCDCTL_API", "3");
+        client.args(&self.client).args(arguments);
         let output = client.output();
         let output = output.unwrap_or_else(|error| panic!("{}", cannot_run(&error)));
         let text = |bytes| String::from_utf8_lossy(bytes).trim().to_owned();
@@ -164,7 +205,7 @@ impl EtcdServer {
 
     /// The URL of the server.
     pub fn url(&self) -> String {
-        format!("etcd://127.0.0.1:{}", self.port)
+        format!("{}://127.0.0.1:{}", self.scheme, self.port)
     }
 
     /// The port for clients.

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use crate::postgres::{folder, unprivileged};
 use crate::process::{Process, StaticFolder, path_in};
 use crate::server::free_port;
+use crate::tls::{self, Authority, Identity};
 
 /// The variable with the folder of `mariadbd`, `mariadb` and `mariadb-install-db`.
 const VARIABLE: &str = "LEASEHOLD_MARIADB_BIN";
@@ -36,7 +37,28 @@ pub struct MariaDb {
 impl MariaDb {
     /// Creates a database and starts a server on it, with further arguments such as `--log-bin`.
     pub fn start(arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().map(ToString::to_string);
+        Self::start_in(folder("leasehold-mariadb-"), arguments.collect())
+    }
+
+    /// The same with TLS, which it requires but through its socket. It asks clients for a certificate of that authority, and users with
+    /// `REQUIRE X509` need one.
+    pub fn start_with_tls(identity: &Identity, clients: &Authority) -> Self {
         let folder = folder("leasehold-mariadb-");
+        let [certificate, key] = identity.write(folder.path(), "server");
+        let clients = tls::write(folder.path(), "clients", &clients.certificate());
+        let arguments = vec![
+            format!("--ssl-cert={certificate}"),
+            format!("--ssl-key={key}"),
+            format!("--ssl-ca={clients}"),
+            "--require-secure-transport=ON".to_owned(),
+            // It shows which connections resumed a session of TLS.
+            "--performance-schema".to_owned(),
+        ];
+        Self::start_in(folder, arguments)
+    }
+
+    fn start_in(folder: TempDir, arguments: Vec<String>) -> Self {
         let mut copying = unprivileged(Path::new("/bin/cp"), folder.path());
         copying
             .arg("-R")
@@ -48,7 +70,7 @@ impl MariaDb {
         let mut server = Self {
             process: None,
             folder,
-            arguments: arguments.iter().map(ToString::to_string).collect(),
+            arguments,
             port: 0,
         };
         for _ in 0..PORT_TRIES {

@@ -73,13 +73,7 @@ impl NatsServers {
     }
 
     fn use_tls(&mut self, identity: &Identity) {
-        let path_of = |name: &str, text: &str| {
-            let path = self.folder.path().join(name);
-            std::fs::write(&path, text).expect("a file");
-            path.display().to_string()
-        };
-        let certificate = path_of("certificate", &identity.certificate);
-        let key = path_of("key", &identity.key);
+        let [certificate, key] = identity.write(self.folder.path(), "server");
         writeln!(
             self.settings,
             "tls {{ cert_file: \"{certificate}\", key_file: \"{key}\" }}"

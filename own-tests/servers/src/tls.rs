@@ -46,9 +46,11 @@ impl Authority {
         self.0.pem()
     }
 
-    /// Issues a certificate for a host name or an IP address.
+    /// Issues a certificate for a host name or an IP address, or for a user, whom etcd knows by the common name.
     pub fn issue(&self, host: &str) -> Identity {
-        self.sign(&CertificateParams::new([host.to_owned()]).expect("a host name"))
+        let mut params = CertificateParams::new([host.to_owned()]).expect("a host name");
+        params.distinguished_name.push(DnType::CommonName, host);
+        self.sign(&params)
     }
 
     /// Issues a certificate that expired long ago.
@@ -72,6 +74,24 @@ impl Authority {
             key: key.serialize_pem(),
         }
     }
+}
+
+impl Identity {
+    /// Writes the certificate and the key into a folder of a server. Returns the paths.
+    pub(crate) fn write(&self, folder: &Path, name: &str) -> [String; 2] {
+        let key = format!("{name}-key");
+        [
+            write(folder, name, &self.certificate),
+            write(folder, &key, &self.key),
+        ]
+    }
+}
+
+/// Writes a file of a server, and returns its path.
+pub(crate) fn write(folder: &Path, name: &str, pem: &str) -> String {
+    let path = folder.join(format!("{name}.pem"));
+    std::fs::write(&path, pem).expect("a writable folder");
+    path.display().to_string()
 }
 
 /// How a server uses TLS.
@@ -99,9 +119,7 @@ impl ServerTls {
             wants_certificate.into(),
         ];
         for (name, pem) in files {
-            let path = folder.join(format!("{name}.pem"));
-            std::fs::write(&path, pem).expect("a writable folder");
-            arguments.extend([format!("--{name}"), path.display().to_string()]);
+            arguments.extend([format!("--{name}"), write(folder, name, pem)]);
         }
         arguments
     }
