@@ -13,7 +13,7 @@ use leasehold_api::{Certificates, ConnectError, InvalidInput, LockBackend, LockC
 /// | `redis`, `valkey`, and their forms with TLS, sentinels, a cluster or a Unix socket | Redis or Valkey | `redis-rs` or `fred` |
 /// | `postgres`, `postgresql` | PostgreSQL | `postgres` |
 /// | `mysql`, `mariadb` | MariaDB or MySQL | `mysql` |
-/// | `etcd` | etcd: mutexes and elections | `etcd` |
+/// | `etcd`, or `etcds` with TLS | etcd: mutexes and elections | `etcd` |
 /// | `nats`, or `tls`, which requires TLS | NATS JetStream | `nats` |
 /// | `s3://bucket/folder` | a bucket of S3, or of another service with its API | `object-store` |
 /// | `sqlite:locks.db`, `sqlite:///var/lib/locks.db` | a file, for the processes of one machine | `sqlite` |
@@ -311,7 +311,7 @@ impl ConnectOptions {
         if scheme == "nats" || scheme == "tls" {
             return self.nats(url).await;
         }
-        if scheme == "etcd" {
+        if starts_with(&["etcd"]) {
             return self.etcd(url).await;
         }
         if scheme == "s3" {
@@ -383,9 +383,8 @@ impl ConnectOptions {
     /// Its limits for an attempt to connect are fixed.
     #[cfg(feature = "mysql")]
     async fn mysql(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
-        self.certificates
-            .check_unused("there is no TLS to MySQL yet")?;
-        let options = with_prefix_and_limit!(self, leasehold_mysql::Options::new());
+        let mut options = with_prefix_and_limit!(self, leasehold_mysql::Options::new());
+        options.certificates = self.certificates;
         let backend = leasehold_mysql::MysqlBackend::connect_with(url, options);
         Ok(Arc::new(backend.await?))
     }
@@ -413,9 +412,8 @@ impl ConnectOptions {
     /// Its limits for an attempt to connect are fixed.
     #[cfg(feature = "etcd")]
     async fn etcd(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
-        self.certificates
-            .check_unused("there is no TLS to etcd yet")?;
-        let options = with_prefix_and_limit!(self, leasehold_etcd::Options::new());
+        let mut options = with_prefix_and_limit!(self, leasehold_etcd::Options::new());
+        options.certificates = self.certificates;
         let backend = leasehold_etcd::EtcdBackend::connect_with(url, options);
         Ok(Arc::new(backend.await?))
     }

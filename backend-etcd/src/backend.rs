@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_api::{ConnectError, LockBackend, TokioRuntime, bounds, forward_lock_backend};
+use leasehold_api::{
+    Certificates, ConnectError, LockBackend, TokioRuntime, bounds, forward_lock_backend,
+};
 use leasehold_store::{Observed, StoreBackend, TagStore};
 use tokio::runtime::Handle;
 
@@ -42,11 +44,11 @@ impl EtcdBackend {
 
     /// Connects to the cluster of a URL, which names one or more of its servers. A server that can't be reached is left for
     /// the next one. If none can be reached, they are tried again for 5 s. `?max_clock_skew=5m` at its end is
-    /// [`Options::max_clock_skew`].
+    /// [`Options::max_clock_skew`]. `etcds://` requires [TLS](crate#tls).
     ///
     /// # Errors
-    /// - [`ConnectError::Invalid`] if the URL can't be read, an option is out of range, or tokio's clock is paused.
-    /// - [`ConnectError::Backend`] if no server can be reached or has a leader, or it refuses the user.
+    /// - [`ConnectError::Invalid`] if the URL, an option or a certificate can't be used, or tokio's clock is paused.
+    /// - [`ConnectError::Backend`] if no server can be reached or has a leader, it refuses the user, or there is no TLS with it.
     ///
     /// # Cancel safety
     /// If you drop the future, the connections are closed.
@@ -67,7 +69,7 @@ impl EtcdBackend {
     /// ```
     pub async fn connect_with(url: &str, options: Options) -> Result<Self, ConnectError> {
         bounds::check_time_limit("call_timeout", options.call_timeout)?;
-        let target = Target::of(url)?;
+        let target = Target::of(url, &options.certificates)?;
         TokioRuntime::check_clock()?;
         let runtime = TokioRuntime::current();
         let here = Handle::current();
@@ -108,6 +110,9 @@ pub struct Options {
     pub call_timeout: Duration,
     /// How far clocks are apart at most; see [`max_clock_skew`](Self::max_clock_skew()).
     pub max_clock_skew: Option<Duration>,
+    /// The certificates for TLS; see [`root_certificates`](Self::root_certificates) and
+    /// [`client_certificate`](Self::client_certificate).
+    pub certificates: Certificates,
 }
 
 impl Options {
@@ -123,6 +128,7 @@ impl Options {
             key_prefix: String::new(),
             call_timeout: bounds::CALL_TIMEOUT,
             max_clock_skew: None,
+            certificates: Certificates::new(),
         }
     }
 
@@ -175,6 +181,32 @@ impl Options {
     #[must_use]
     pub const fn max_clock_skew(mut self, skew: Duration) -> Self {
         self.max_clock_skew = Some(skew);
+        self
+    }
+
+    /// Sets the authorities that may issue the server's certificate: one or more certificates as PEM. They
+    /// replace those of the machine. Needs a URL with `etcds://`.
+    ///
+    /// # Examples
+    /// `Options::new().root_certificates(read("ca.pem")?)`
+    #[must_use]
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates = self.certificates.root_certificates(pem);
+        self
+    }
+
+    /// Sets the certificate that the backend shows to the server, with those between it and the authority's, and its private
+    /// key, both as PEM. Needs a URL with `etcds://`.
+    ///
+    /// # Examples
+    /// `Options::new().client_certificate(read("client.pem")?, read("client.key")?)`
+    #[must_use]
+    pub fn client_certificate(
+        mut self,
+        chain: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.certificates = self.certificates.client_certificate(chain, key);
         self
     }
 }

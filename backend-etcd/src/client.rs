@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt, Shared};
 use futures_util::stream::{StreamExt, once, pending};
 use http::uri::{Authority, PathAndQuery};
-use leasehold_api::{BackendError, InvalidInput, TokioRuntime, bounds};
+use leasehold_api::{BackendError, Certificates, InvalidInput, TokioRuntime, bounds, tls_problem};
 use percent_encoding::percent_decode_str;
 use prost::Message;
 use tokio::runtime::Handle;
@@ -22,6 +22,7 @@ use crate::rpc::{
     AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, WATCH, WatchCreateRequest,
     WatchRequest, WatchResponse,
 };
+use crate::tls::Tls;
 
 /// How often a connection with a subscription is tested. A server takes it for an attack below 5 s.
 const PING_EVERY: Duration = Duration::from_secs(10);
@@ -34,16 +35,26 @@ const TOKEN: &str = "token";
 #[derive(Clone)]
 pub(crate) struct Target {
     servers: Vec<Endpoint>,
+    tls: Option<Tls>,
     login: Option<AuthenticateRequest>,
     pub(crate) max_clock_skew: Option<Duration>,
 }
 
 impl Target {
     /// Reads a URL. Errors don't quote it: it may contain a password.
-    pub(crate) fn of(url: &str) -> Result<Self, InvalidInput> {
-        let invalid = "it is not etcd://user:password@host:port,host:port";
+    pub(crate) fn of(url: &str, certificates: &Certificates) -> Result<Self, InvalidInput> {
+        let invalid =
+            "it is not etcd://user:password@host:port,host:port, or etcds:// for all of them";
         let invalid = || InvalidInput::setting("URL", invalid);
-        let rest = url.strip_prefix("etcd://").ok_or_else(invalid)?;
+        let (scheme, rest) = url.split_once("://").ok_or_else(invalid)?;
+        let tls = match scheme {
+            "etcds" => Some(Tls::new(certificates)?),
+            "etcd" => {
+                certificates.check_unused("they need etcds:// in the URL")?;
+                None
+            }
+            _ => return Err(invalid()),
+        };
         let (login, servers) = match rest.rsplit_once('@') {
             Some((login, servers)) => (Some(login), servers),
             None => (None, rest),
@@ -55,9 +66,11 @@ impl Target {
         };
         let servers = servers.strip_suffix('/').unwrap_or(servers);
         let login = login.map(|login| login_of(login).ok_or_else(invalid));
+        let endpoint = |server| endpoint(server, tls.is_some());
         let servers: Option<Vec<_>> = servers.split(',').map(endpoint).collect();
         Ok(Self {
             servers: servers.ok_or_else(invalid)?,
+            tls,
             login: login.transpose()?,
             max_clock_skew: skew,
         })
@@ -77,7 +90,7 @@ fn login_of(login: &str) -> Option<AuthenticateRequest> {
     Some(AuthenticateRequest { name, password })
 }
 
-fn endpoint(server: &str) -> Option<Endpoint> {
+fn endpoint(server: &str, has_tls: bool) -> Option<Endpoint> {
     let authority: Authority = server.parse().ok()?;
     let host = authority.host();
     let port = match authority.port_u16() {
@@ -85,9 +98,13 @@ fn endpoint(server: &str) -> Option<Endpoint> {
         port => port?,
     };
     let endpoint = Endpoint::from_shared(format!("http://{host}:{port}")).ok()?;
-    let endpoint = endpoint.connect_timeout(bounds::CONNECT_TIMEOUT);
     let endpoint = endpoint.http2_keep_alive_interval(PING_EVERY);
-    Some(endpoint.keep_alive_timeout(PING_TIMEOUT))
+    let endpoint = endpoint.keep_alive_timeout(PING_TIMEOUT);
+    Some(match has_tls {
+        // Without it, etcd doesn't look at the certificate of the client.
+        true => endpoint.origin(format!("https://{host}:{port}").parse().ok()?),
+        false => endpoint.connect_timeout(bounds::CONNECT_TIMEOUT),
+    })
 }
 
 type Token = MetadataValue<Ascii>;
@@ -253,7 +270,8 @@ impl Client {
         let server = &self.target.servers[state.count % self.target.servers.len()];
         let channel = state.channel.get_or_insert_with(|| {
             let _home = self.home.enter();
-            server.connect_lazy()
+            let tls = self.target.tls.as_ref();
+            tls.map_or_else(|| server.connect_lazy(), |tls| tls.connect(server))
         });
         let (channel, count) = (channel.clone(), state.count);
         Ok((
@@ -280,6 +298,9 @@ impl Client {
 pub(crate) fn not_written(status: Status) -> BackendError {
     if status.source().is_some_and(|source| source.is::<Closed>()) {
         return BackendError::Closed;
+    }
+    if let Some(problem) = tls_problem(&status) {
+        return BackendError::rejected(problem).with_source(status);
     }
     if is_refusal(&status) && status.code() != Code::NotFound {
         let reason = format!("etcd refuses: {}", status.message());
@@ -333,6 +354,10 @@ struct Doubt<'a> {
 
 impl Doubt<'_> {
     fn answered<A>(self, answer: Result<A, Status>) -> Result<A, Status> {
+        let answer = answer.map_err(|status| match &self.client.target.tls {
+            Some(tls) => tls.explain(status),
+            None => status,
+        });
         if answer.as_ref().map_or_else(is_refusal, |_| true) {
             std::mem::forget(self);
         }
@@ -405,7 +430,8 @@ mod tests {
             server.execute(&words);
         }
         let url = server.url().replace("etcd://", "etcd://root:root@");
-        let client = Client::new(Target::of(&url).expect("a URL"), Handle::current());
+        let target = Target::of(&url, &Certificates::new()).expect("a URL");
+        let client = Client::new(target, Handle::current());
         let client = Arc::new(client);
         let login = client.target.login.as_ref().expect("a login");
         // Each caller gives up at once.

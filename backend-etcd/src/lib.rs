@@ -27,13 +27,19 @@
 //! - A restored snapshot is older than what clients know: restore with `--bump-revision`. As with any restore, locks and
 //!   tokens since then are lost.
 //! - A request has at most 1.5 MB. A key with more is refused.
-//! - There is no TLS yet. Use a network that nobody else reads.
+//!
+//! # TLS
+//! `etcds://` requires TLS with all servers of the URL, with rustls and ring. Their certificates and
+//! host names are always verified, for each connection: the authority is one that the machine knows or that
+//! [`Options::root_certificates`] names. [`Options::client_certificate`] is for `--client-cert-auth`; without a login, its common name is
+//! the user. If the process has a default `rustls::crypto::CryptoProvider`, the backend uses it instead of ring's.
 
 mod backend;
 mod client;
 mod rpc;
 mod store;
+mod tls;
 mod watch;
 
 pub use backend::{EtcdBackend, Options};
-pub use leasehold_api::ConnectError;
+pub use leasehold_api::{Certificates, ConnectError};

@@ -229,6 +229,7 @@ impl TagStore for EtcdStore {
 mod tests {
     use std::collections::BTreeMap;
 
+    use leasehold_api::Certificates;
     use leasehold_test_servers::{EtcdServer, eventually};
 
     use futures_util::FutureExt;
@@ -242,7 +243,7 @@ mod tests {
     }
 
     fn store_at(server: &EtcdServer, home: Handle) -> EtcdStore {
-        let target = Target::of(&server.url()).expect("a URL");
+        let target = Target::of(&server.url(), &Certificates::new()).expect("a URL");
         let client = Client::new(target, home);
         EtcdStore::new(client, TokioRuntime::current(), "")
     }

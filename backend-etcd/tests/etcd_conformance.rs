@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use leasehold_api::{Capabilities, Key, List, LockBackend, bounds};
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, TcpProxy, Timing};
 use leasehold_etcd::{EtcdBackend, Options};
-use leasehold_test_servers::EtcdServer;
+use leasehold_test_servers::{Authority, EtcdServer};
 
 const FOREIGN: &str = "another program's value";
 
@@ -109,6 +109,8 @@ const CANNOT_RUN: &[&str] = &[
 #[derive(Debug)]
 struct Etcd {
     server: Arc<EtcdServer>,
+    /// With `LEASEHOLD_TLS`, it requires TLS, and certificates of clients.
+    authority: Option<Authority>,
 }
 
 #[async_trait]
@@ -145,10 +147,16 @@ impl Harness for Etcd {
             .key_prefix(prefix.as_str())
             .call_timeout(bounds::MAX_CALL_TIMEOUT);
         let mut url = self.server.url();
+        if let Some(authority) = &self.authority {
+            let client = authority.issue("client");
+            options = options.root_certificates(authority.certificate());
+            options = options.client_certificate(client.certificate, client.key);
+        }
         let mut proxy = None;
         if namespace.starts_with("outages-") {
             let started = TcpProxy::start(([127, 0, 0, 1], self.server.port()).into()).await?;
-            url = format!("etcd://{}", started.address());
+            let port = format!(":{}", started.address().port());
+            url = url.replace(&format!(":{}", self.server.port()), &port);
             options = options.call_timeout(bounds::CALL_TIMEOUT);
             proxy = Some(started);
         }
@@ -226,6 +234,9 @@ impl Environment for Namespace {
 }
 
 fn main() -> ExitCode {
-    let server = Arc::new(EtcdServer::start());
-    leasehold_conformance::run(Etcd { server }, CANNOT_RUN)
+    let authority = std::env::var_os("LEASEHOLD_TLS").map(|_| Authority::new());
+    let with_tls = |it: &Authority| EtcdServer::start_with_tls(&it.issue("127.0.0.1"), it);
+    let server = authority.as_ref().map(with_tls);
+    let server = Arc::new(server.unwrap_or_else(EtcdServer::start));
+    leasehold_conformance::run(Etcd { server, authority }, CANNOT_RUN)
 }

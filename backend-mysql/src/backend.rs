@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_api::{
-    ConnectError, InvalidInput, LockBackend, TokioRuntime, bounds, forward_lock_backend,
+    Certificates, ConnectError, InvalidInput, LockBackend, TokioRuntime, bounds,
+    forward_lock_backend,
 };
 use leasehold_store::StoreBackend;
 use tokio::runtime::Handle;
@@ -43,13 +44,12 @@ impl MysqlBackend {
         Self::connect_with(url, Options::new()).await
     }
 
-    /// Connects to the server of a URL. `mariadb:` means the same as `mysql:`. A server that can't be reached is tried again
-    /// for 5 s.
+    /// Connects to the server of a URL. `mariadb:` means the same as `mysql:`, and `?require_ssl=true` requires
+    /// [TLS](crate#tls). A server that can't be reached is tried again for 5 s.
     ///
     /// # Errors
-    /// - [`ConnectError::Invalid`] if the URL can't be read or requires TLS, an option is out of range, or
-    ///   tokio's clock is paused.
-    /// - [`ConnectError::Backend`] if the server can't be reached, refuses the user, lacks the [`SCHEMA`](crate::SCHEMA), or
+    /// - [`ConnectError::Invalid`] if the URL, an option or a certificate can't be used, or tokio's clock is paused.
+    /// - [`ConnectError::Backend`] if the server can't be reached, refuses the user, there is no TLS with it, it lacks the [`SCHEMA`](crate::SCHEMA), or
     ///   has [settings](crate#server) that endanger locks.
     ///
     /// # Cancel safety
@@ -74,7 +74,7 @@ impl MysqlBackend {
         if options.key_prefix.len() > LONGEST_PREFIX {
             return Err(InvalidInput::setting("key_prefix", "more than 256 bytes").into());
         }
-        let opts = opts_of(url)?;
+        let opts = opts_of(url, &options.certificates)?;
         TokioRuntime::check_clock()?;
         let runtime = TokioRuntime::current();
         let here = Handle::current();
@@ -112,6 +112,9 @@ pub struct Options {
     pub key_prefix: String,
     /// The time limit of a call; see [`call_timeout`](Self::call_timeout()).
     pub call_timeout: Duration,
+    /// The certificates for TLS; see [`root_certificates`](Self::root_certificates) and
+    /// [`client_certificate`](Self::client_certificate).
+    pub certificates: Certificates,
 }
 
 impl Options {
@@ -126,6 +129,7 @@ impl Options {
         Self {
             key_prefix: String::new(),
             call_timeout: bounds::CALL_TIMEOUT,
+            certificates: Certificates::new(),
         }
     }
 
@@ -159,6 +163,33 @@ impl Options {
     #[must_use]
     pub const fn call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;
+        self
+    }
+
+    /// Sets the authorities that may issue the server's certificate: one or more certificates as PEM. They
+    /// replace those of the machine. Needs a URL with `require_ssl=true`.
+    ///
+    /// # Examples
+    /// `Options::new().root_certificates(read("ca.pem")?)`
+    #[must_use]
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates = self.certificates.root_certificates(pem);
+        self
+    }
+
+    /// Sets the certificate that the backend shows to the server, with those between it and the authority's, and its private
+    /// key, both as PEM. Needs a URL with `require_ssl=true`. A user with
+    /// `REQUIRE X509` needs one.
+    ///
+    /// # Examples
+    /// `Options::new().client_certificate(read("client.pem")?, read("client.key")?)`
+    #[must_use]
+    pub fn client_certificate(
+        mut self,
+        chain: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.certificates = self.certificates.client_certificate(chain, key);
         self
     }
 }

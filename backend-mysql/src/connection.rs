@@ -3,11 +3,13 @@
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use leasehold_api::{BackendError, InvalidInput, TokioRuntime, bounds};
+use leasehold_api::{BackendError, Certificates, InvalidInput, TokioRuntime, bounds};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Error, Opts, OptsBuilder};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::tls;
 
 /// The maximum number of connections for commands, and for renewals.
 const CONNECTIONS: usize = 4;
@@ -34,8 +36,9 @@ mod refusal {
     pub(crate) const DUPLICATE: u16 = 1062;
     /// So has a node of Galera, if the row was certified there.
     pub(crate) const DEADLOCK: u16 = 1213;
-    /// Access denied, to the server, the database, a table or a column; no such database, column or table.
-    pub(super) const REJECTED: [u16; 9] = [1044, 1045, 1049, 1054, 1142, 1143, 1146, 1227, 1698];
+    /// Access denied, to the server, the database, a table or a column; no such database, column or table; no TLS.
+    pub(super) const REJECTED: [u16; 10] =
+        [1044, 1045, 1049, 1054, 1142, 1143, 1146, 1227, 1698, 3159];
     /// The disk or the table is full, waits for locks, interrupted, out of time.
     pub(super) const TRANSIENT: [u16; 5] = [1021, 1114, 1205, 1317, 1969];
     /// Read-only, or a node of Galera without a quorum. Another server may have taken over.
@@ -99,10 +102,10 @@ impl Connections {
 
     /// Opens a connection to a server that keeps what it acknowledges: after a failover, it is another one.
     async fn open(&self) -> Result<Conn, BackendError> {
-        let (opening, runtime) = (
-            checked(self.opts.clone()),
-            TokioRuntime::new(self.home.clone()),
-        );
+        // Other options keep the sessions of TLS: one that is resumed may outlive the certificate.
+        let ssl = self.opts.ssl_opts().cloned();
+        let opts = OptsBuilder::from_opts(self.opts.clone()).ssl_opts(ssl);
+        let (opening, runtime) = (checked(opts.into()), TokioRuntime::new(self.home.clone()));
         let opening = async move { runtime.timeout(bounds::CONNECT_TIMEOUT, opening).await };
         let opened = self.home.spawn(opening).await;
         let opened = opened.map_err(|_| BackendError::Closed)?;
@@ -161,21 +164,19 @@ impl Lent<'_> {
 }
 
 /// The options of a URL. `mariadb:` means the same as `mysql:`.
-pub(crate) fn opts_of(url: &str) -> Result<Opts, InvalidInput> {
+pub(crate) fn opts_of(url: &str, certificates: &Certificates) -> Result<Opts, InvalidInput> {
     // The library's error may quote the password.
-    let invalid =
-        |()| InvalidInput::setting("URL", "it is not mysql://user:password@host:port/database");
+    let form = "it is not mysql://user:password@host:port/database or …?require_ssl=true";
+    let invalid = |()| InvalidInput::setting("URL", form);
     let rest = url.strip_prefix("mariadb:").or(url.strip_prefix("mysql:"));
     let url = format!("mysql:{}", rest.ok_or(()).map_err(invalid)?);
     let opts = Opts::from_url(&url).map_err(|_| ()).map_err(invalid)?;
-    if opts.ssl_opts().is_some() {
-        return Err(InvalidInput::setting("URL", "there is no TLS to MySQL yet"));
-    }
+    let ssl = tls::required(&url, &opts, certificates)?;
     if opts.db_name().is_none_or(str::is_empty) {
         return Err(InvalidInput::setting("URL", "it names no database"));
     }
     let builder = OptsBuilder::from_opts(opts).setup(SETUP.to_vec());
-    Ok(builder.prefer_socket(false).into())
+    Ok(builder.prefer_socket(false).ssl_opts(ssl).into())
 }
 
 /// Whether the server has refused a statement, and the connection goes on.
@@ -195,10 +196,13 @@ fn has_code(error: &Error, codes: &[u16]) -> bool {
 
 /// An error of a call that wrote nothing.
 pub(crate) fn not_written(error: Error) -> BackendError {
+    if let Some(problem) = tls::problem(&error) {
+        return BackendError::rejected(problem).with_source(error);
+    }
     let problem = match &error {
         Error::Server(_) if has_code(&error, &refusal::REJECTED) => {
-            let problem = "the server refuses this client, or lacks the schema \
-                           (`leasehold schema mysql`, or `leasehold::mysql::SCHEMA`)";
+            let problem = "the server refuses this client, requires TLS (`require_ssl=true`) or its certificate, or lacks the \
+                           schema (`leasehold schema mysql`, or `leasehold::mysql::SCHEMA`)";
             return BackendError::rejected(problem).with_source(error);
         }
         Error::Server(_) => "the server could not execute it",

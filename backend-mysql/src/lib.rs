@@ -33,15 +33,24 @@
 //!   `--sysdate-is-now`: its clock stands still while a statement waits for a lock.
 //! - Galera was not tried. A write whose certification fails is a deadlock there, and the command is executed again. A read on another node
 //!   may be behind: send all clients to one node.
-//! - There is no TLS yet. Use a Unix socket (`?socket=/run/mysqld/mysqld.sock`) or a network that nobody else reads.
 //! - A client has up to eight connections: four for commands, and four for renewals.
+//!
+//! # TLS
+//! `?require_ssl=true` at the end of the URL requires TLS, with rustls and ring. The server's certificate and
+//! host name are always verified, for each connection: the authority is one that the machine knows or that
+//! [`Options::root_certificates`] names. `verify_ca=false` and `verify_identity=false` are refused. Without `require_ssl=true`, nothing
+//! is encrypted: use a Unix socket (`?socket=/run/mysqld/mysqld.sock`), or a network that nobody else reads.
+//!
+//! The library takes its cryptography from the default `rustls::crypto::CryptoProvider` of the process. If there is none, connecting
+//! makes ring's the default.
 
 mod backend;
 mod connection;
 mod store;
+mod tls;
 
 pub use backend::{MysqlBackend, Options};
-pub use leasehold_api::ConnectError;
+pub use leasehold_api::{Certificates, ConnectError};
 
 /// The statement that creates the table. It can be executed again at any time.
 pub const SCHEMA: &str = include_str!("schema.sql");

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use leasehold_api::{Capabilities, Key, LockBackend, bounds};
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, TcpProxy, Timing};
 use leasehold_mysql::{MysqlBackend, Options};
-use leasehold_test_servers::MariaDb;
+use leasehold_test_servers::{Authority, MariaDb};
 use mysql_async::prelude::Queryable;
 
 const FOREIGN: &[u8] = b"another program's value";
@@ -30,6 +30,8 @@ const CANNOT_RUN: &[&str] = &[
 #[derive(Debug)]
 struct Mysql {
     server: MariaDb,
+    /// With `LEASEHOLD_TLS`, it requires TLS.
+    authority: Option<Authority>,
 }
 
 #[async_trait]
@@ -60,17 +62,21 @@ impl Harness for Mysql {
 
     async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
         let prefix = format!("{namespace}:");
-        let url = self.server.url(support::USER);
+        let url = self.server.socket_url(support::USER);
         // A busy machine may need longer than the default.
         let mut options = Options::new()
             .key_prefix(prefix.as_str())
             .call_timeout(bounds::MAX_CALL_TIMEOUT);
-        let mut backend_url = url.clone();
+        let mut backend_url = self.server.url(support::USER);
+        if let Some(authority) = &self.authority {
+            backend_url += "?require_ssl=true";
+            options = options.root_certificates(authority.certificate());
+        }
         let mut proxy = None;
         if namespace.starts_with("outages-") {
             let started = TcpProxy::start(([127, 0, 0, 1], self.server.port()).into()).await?;
             let port = format!(":{}/", started.address().port());
-            backend_url = url.replace(&format!(":{}/", self.server.port()), &port);
+            backend_url = backend_url.replace(&format!(":{}/", self.server.port()), &port);
             options = options.call_timeout(bounds::CALL_TIMEOUT);
             proxy = Some(started);
         }
@@ -140,6 +146,10 @@ impl Environment for Namespace {
 }
 
 fn main() -> ExitCode {
-    let server = support::server(&[]);
-    leasehold_conformance::run(Mysql { server }, CANNOT_RUN)
+    let authority = std::env::var_os("LEASEHOLD_TLS").map(|_| Authority::new());
+    let with_tls =
+        |it: &Authority| support::prepared(MariaDb::start_with_tls(&it.issue("127.0.0.1"), it));
+    let server = authority.as_ref().map(with_tls);
+    let server = server.unwrap_or_else(|| support::server(&[]));
+    leasehold_conformance::run(Mysql { server, authority }, CANNOT_RUN)
 }

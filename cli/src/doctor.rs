@@ -38,7 +38,10 @@ const CHECKED_BEFORE: &[(&[&str], &str)] = &[
         "a local file system; each commit is on the disk",
     ),
     (&["mysql:", "mariadb:"], "schema, rights, clock and commits"),
-    (&["etcd:"], "a leader, and the rights of this user to read"),
+    (
+        &["etcd:", "etcds:"],
+        "a leader, and the rights of this user to read",
+    ),
     (
         &["nats:", "tls:"],
         "bucket, storage, age and limits; sync_interval can't be seen",

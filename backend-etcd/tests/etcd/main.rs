@@ -1,6 +1,7 @@
 //! What the suite can't see: logins, limits, crashes, changes of the leader, and processes that die.
 
 mod processes;
+mod tls;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -5,6 +5,7 @@
 mod fenced;
 #[path = "../support/mod.rs"]
 mod support;
+mod tls;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -47,7 +48,12 @@ async fn bad_url_is_refused_without_its_password() {
         "postgres://me:s3cret@127.0.0.1/db",
         "mysql://me:s3cret@127.0.0.1:port/db",
         "mysql://me:s3cret@127.0.0.1",
-        "mysql://me:s3cret@h/db?require_ssl=true",
+        "mysql://me:s3cret@h/db?verify_ca=true",
+        "mysql://me:s3cret@h/db?require_ssl=true&require_ssl=false",
+        "mysql://me:s3cret@h/db?require_ssl=true&verify_ca=false",
+        "mysql://me:s3cret@h/db?require_ssl=true&verify_identity=false",
+        "mysql://me:s3cret@h/db?require_ssl=true&built_in_roots=true",
+        "mysql://me:s3cret@h/db?require_ssl=true&socket=/run/mysqld.sock",
     ] {
         let error = MysqlBackend::connect(url).await.expect_err(url);
         assert!(matches!(error, ConnectError::Invalid(_)), "{error:?}");

@@ -6,7 +6,10 @@ use leasehold_test_servers::MariaDb;
 pub(crate) const USER: &str = "locks";
 
 pub(crate) fn server(arguments: &[&str]) -> MariaDb {
-    let server = MariaDb::start(arguments);
+    prepared(MariaDb::start(arguments))
+}
+
+pub(crate) fn prepared(server: MariaDb) -> MariaDb {
     server.execute("shop", leasehold_mysql::SCHEMA);
     for host in ["localhost", "127.0.0.1"] {
         let user = format!("{USER}@'{host}'");
