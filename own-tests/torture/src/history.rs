@@ -43,6 +43,9 @@ pub(crate) struct About {
     /// The kinds of faults that the run deals.
     #[serde(default)]
     pub(crate) deck: Vec<String>,
+    /// What the clients do beside plain locks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) more: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,8 +105,21 @@ impl fmt::Display for Entry {
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Acquire { mode, wait_ms: 0 } => write!(f, "try {mode:?}"),
-            Self::Acquire { mode, wait_ms } => write!(f, "acquire {mode:?} within {wait_ms} ms"),
+            Self::Acquire {
+                mode,
+                wait_ms,
+                form,
+            } => {
+                match wait_ms {
+                    0 => write!(f, "try {mode:?}")?,
+                    _ => write!(f, "acquire {mode:?} within {wait_ms} ms")?,
+                }
+                match form {
+                    Form::Plain => Ok(()),
+                    _ => write!(f, ", {form:?}"),
+                }
+            }
+            Self::Convert { to } => write!(f, "convert to {to:?}"),
             Self::Check => f.write_str("still held?"),
             Self::Release => f.write_str("release"),
             Self::Claim { token } => write!(f, "claim token {token}"),
@@ -171,10 +187,16 @@ pub(crate) enum Call {
     Acquire {
         mode: Mode,
         wait_ms: u64,
+        #[serde(default, skip_serializing_if = "Form::is_plain")]
+        form: Form,
     },
     /// Does the client still hold the lock?
     Check,
     Release,
+    /// Downgrades a writer, or tries to upgrade a reader.
+    Convert {
+        to: Mode,
+    },
     /// Tells the fenced register the token, and reads it. Before the first read of an acquisition.
     Claim {
         token: u64,
@@ -188,6 +210,34 @@ pub(crate) enum Call {
     PlainWrite {
         value: u64,
     },
+}
+
+/// How a lock is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Form {
+    #[default]
+    Plain,
+    /// Together with other keys. There is one operation for each, of the same hold.
+    Several,
+    /// While the client has another key.
+    Beside,
+    /// Through the reentrant handle that the process has for the key.
+    Reentrant,
+    /// The same, while the client has it.
+    Reentry,
+    /// The future is dropped if it isn't ready soon.
+    Dropped,
+}
+
+impl Form {
+    pub(crate) const fn is_reentrant(self) -> bool {
+        matches!(self, Self::Reentrant | Self::Reentry)
+    }
+
+    fn is_plain(&self) -> bool {
+        *self == Self::Plain
+    }
 }
 
 /// How an operation ended.

@@ -113,12 +113,11 @@ impl Record {
                 uses.retain(|it| it.client != operation.client);
             }
             (Call::Acquire { .. }, Answer::Held { .. }) => {
-                let mut uses = uses.iter_mut();
-                if let Some(it) = uses.find(|it| it.hold == operation.hold) {
-                    it.has = true;
-                }
+                let uses = uses.iter_mut().filter(|it| it.hold == operation.hold);
+                uses.for_each(|it| it.has = true);
             }
-            (Call::Acquire { .. } | Call::Release, _) => {
+            (Call::Convert { .. }, Answer::Error(_))
+            | (Call::Acquire { .. } | Call::Release, _) => {
                 uses.retain(|it| it.hold != operation.hold);
             }
             _ => {}
@@ -173,7 +172,9 @@ impl Record {
             }
             Call::Write { token, value } => (register.claimed, register.fenced) = (token, value),
             Call::PlainWrite { value } => register.plain = value,
-            Call::Acquire { .. } | Call::Check | Call::Release => unreachable!("not on a register"),
+            Call::Acquire { .. } | Call::Check | Call::Release | Call::Convert { .. } => {
+                unreachable!("not on a register")
+            }
         }
         // Still under the lock, so the history has the order in which the register was written.
         self.operation(begun, answer.clone());
@@ -192,6 +193,7 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::Form;
 
     #[test]
     fn fenced_register_refuses_tokens_below_the_highest() {
@@ -215,7 +217,11 @@ mod tests {
         const NOBODY: [usize; 0] = [];
         let record = Record::new();
         let mode = crate::protocol::Mode::Mutex;
-        let acquire = Call::Acquire { mode, wait_ms: 1 };
+        let acquire = Call::Acquire {
+            mode,
+            wait_ms: 1,
+            form: Form::Plain,
+        };
         let asks = |client, hold, key| {
             let begun = Operation::begin(client, hold, key, acquire, 0);
             record.asks(&begun);

@@ -115,6 +115,7 @@ fn run_on(plan: &Plan<'_>, mut servers: impl Servers) -> Ran {
         skew_ppm: plan.skews().into_iter().map(i64::abs).max().unwrap_or(0),
         promises: plan.subject.promises.to_vec(),
         deck: plan.deck.iter().map(|kind| (*kind).into()).collect(),
+        more: plan.subject.more().into_iter().map(Into::into).collect(),
     };
     let record = Record::new();
     let ended = plan
@@ -300,6 +301,10 @@ impl Plan<'_> {
                 mode: Mode::Mutex,
                 lease_ms: self.args.lease_ms,
                 wait_ms: millis(self.args.on.progress_within(self.lease())),
+                hold: None,
+                also: Vec::new(),
+                reentrant: false,
+                drop_ms: None,
             });
             match client.ask(&acquire) {
                 Ok(Reply::Held { .. }) => {}
@@ -309,7 +314,7 @@ impl Plan<'_> {
                 }
             }
             // An error means that the process has ended, which the next key shows.
-            let _ = client.ask(&Command::Release);
+            let _ = client.ask(&Command::Release { hold: None });
         }
         if !client.end() {
             record.left("the last client: the process stays".into());

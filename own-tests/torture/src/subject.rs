@@ -15,7 +15,7 @@ use crate::adapter::leasehold::Backend::{
 use crate::adapter::leasehold::Broken::{
     self, BelievesTooLong, CountsItsOwnTokens, DecidesTwice, ForgetsSuspend, HasASlowClock,
     IgnoresItsDeadline, NeverGrants, ReadsPassAWriter, ReleasesAnyone,
-    SubscribesAtTheFormerPrimary, TakesGrantsBack,
+    SubscribesAtTheFormerPrimary, TakesGrantsBack, UpgradesBesideReaders,
 };
 use crate::adapter::leasehold::Leasehold;
 use crate::adapter::serve;
@@ -23,6 +23,7 @@ use crate::adapter::specimens::Tutorial;
 use crate::checker::Promise::{
     self, Cleanup, Counter, Exclusion, Fencing, Limit, Loss, Once, Order, Progress, Tokens,
 };
+use crate::checker::{BESIDE, DOWNGRADE, DROPPED, NO_UPGRADE, REENTRY, SEVERAL, UPGRADE};
 use crate::topology::Topology;
 use crate::{Failure, install};
 
@@ -231,6 +232,11 @@ const WITH_NAMES: &[Subject] = &[
     broken("broken-believes-too-long", RedisRs, BelievesTooLong),
     broken("broken-reads-pass-a-writer", RedisRs, ReadsPassAWriter),
     broken("broken-never-grants", RedisRs, NeverGrants),
+    broken(
+        "broken-upgrades-beside-readers",
+        RedisRs,
+        UpgradesBesideReaders,
+    ),
     peer(
         "broken-renews-by-set",
         "by hand",
@@ -376,6 +382,21 @@ impl Subject {
     /// Whether it has reader/writer locks and semaphores beside mutexes.
     pub(crate) fn has_all_modes(&self) -> bool {
         matches!(self.launch, Launch::Leasehold(backend, _) if !matches!(backend, Quorum | Etcd | S3))
+    }
+
+    /// What its clients do beside plain locks.
+    pub(crate) fn more(&self) -> Vec<&'static str> {
+        let Launch::Leasehold(backend, _) = self.launch else {
+            return Vec::new();
+        };
+        let mut more = vec![SEVERAL, BESIDE, DROPPED];
+        if backend != Quorum {
+            more.push(REENTRY);
+        }
+        if self.has_all_modes() {
+            more.extend([DOWNGRADE, UPGRADE, NO_UPGRADE]);
+        }
+        more
     }
 
     /// Whether it is leasehold, whose documentation says that the wall clocks of its clients don't matter, and that

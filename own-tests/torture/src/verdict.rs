@@ -116,6 +116,9 @@ pub(crate) fn print(history: &History) -> Verdict {
         "  fenced writes: {}, refused: {}; additions without a fence: {}, lost: {}",
         figures.fenced_writes, figures.refused_writes, figures.plain_writes, figures.plain_lost
     );
+    for (what, count) in &figures.more {
+        println!("  {count} × while others wanted the lock: {what}");
+    }
     for (text, count) in &figures.errors {
         println!("  {count} × error: {text}");
     }

@@ -1,6 +1,8 @@
 //! The adapter of leasehold, also with one rule broken on purpose.
 
-use std::cell::Cell;
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +12,10 @@ use leasehold::fred_rs::FredBackend;
 use leasehold::postgres::PostgresBackend;
 use leasehold::quorum::Quorum;
 use leasehold::redis_rs::{Options, RedisBackend};
-use leasehold::{ConnectOptions, Error, Guard, LockClient, Outcome};
+use leasehold::{
+    ConnectOptions, Error, Guard, LockClient, MultiGuard, Mutex, Outcome, ReadGuard, Upgrade,
+    WriteGuard,
+};
 
 use crate::Failure;
 use crate::adapter::{Adapter, planted};
@@ -47,6 +52,8 @@ pub(crate) enum Broken {
     BelievesTooLong,
     /// Readers under a key of their own, so that a writer doesn't see them: S1.
     ReadsPassAWriter,
+    /// A user who takes a refused upgrade for a granted one: rule 6.
+    UpgradesBesideReaders,
     /// Acquires always end without the lock. It breaks no promise of those that it gives, and shows none.
     NeverGrants,
     /// A machine whose clock runs at half its rate, which the controller gives it: A3.
@@ -67,9 +74,13 @@ pub(crate) struct Leasehold {
     /// The locks that the process takes at the same time.
     others: usize,
     counted: Cell<u64>,
+    /// The reentrant handles. Each is one owner.
+    handles: RefCell<BTreeMap<String, Mutex>>,
 }
 
-trait AnyGuard {
+trait AnyGuard: Any {
+    /// Of several keys, that of the first one.
+    fn token(&self) -> u64;
     fn is_valid(&self) -> bool;
     fn valid_for(&self) -> Duration;
     fn release(&self) -> Releasing<'_>;
@@ -77,7 +88,11 @@ trait AnyGuard {
 
 type Releasing<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
 
-impl<K> AnyGuard for Guard<K> {
+impl<K: 'static> AnyGuard for Guard<K> {
+    fn token(&self) -> u64 {
+        self.fencing_token().get()
+    }
+
     fn is_valid(&self) -> bool {
         Self::is_valid(self)
     }
@@ -88,6 +103,25 @@ impl<K> AnyGuard for Guard<K> {
 
     fn release(&self) -> Releasing<'_> {
         Box::pin(Self::release(self))
+    }
+}
+
+impl AnyGuard for MultiGuard {
+    fn token(&self) -> u64 {
+        let first = self.fencing_tokens().next();
+        first.expect("there is a key").1.get()
+    }
+
+    fn is_valid(&self) -> bool {
+        Self::is_valid(self)
+    }
+
+    fn valid_for(&self) -> Duration {
+        Self::valid_for(self)
+    }
+
+    fn release(&self) -> Releasing<'_> {
+        Box::pin(async { Ok(Self::release(self).await?) })
     }
 }
 
@@ -156,6 +190,7 @@ impl Leasehold {
             broken,
             others,
             counted: Cell::new(0),
+            handles: RefCell::default(),
         })
     }
 
@@ -171,13 +206,13 @@ impl Leasehold {
         Ok(())
     }
 
-    fn held<K: 'static>(&self, ask: &Acquire, outcome: Outcome<Guard<K>>) -> Option<Held> {
+    fn held(&self, ask: &Acquire, outcome: Outcome<impl AnyGuard>) -> Option<Held> {
         self.counted.set(self.counted.get() + 1);
         let guard = outcome.into_guard()?;
         let token = match self.broken {
             Some(Broken::NeverGrants) => return None,
             Some(Broken::CountsItsOwnTokens) => self.counted.get(),
-            _ => guard.fencing_token().get(),
+            _ => guard.token(),
         };
         let until = Cell::new(Instant::now() + guard.valid_for());
         Some(Held {
@@ -186,6 +221,20 @@ impl Leasehold {
             lease: ask.lease(),
             token,
             until,
+        })
+    }
+
+    fn mutex(&self, ask: &Acquire) -> Result<Mutex, Error> {
+        let mutex = self.locks.mutex(&ask.key)?.lease(ask.lease());
+        if !ask.reentrant {
+            return Ok(mutex);
+        }
+        let mut handles = self.handles.borrow_mut();
+        Ok(match handles.get(&ask.key) {
+            Some(handle) => handle.clone(),
+            None => (handles.entry(ask.key.clone()))
+                .or_insert(mutex.reentrant()?)
+                .clone(),
         })
     }
 }
@@ -197,8 +246,12 @@ impl Adapter for Leasehold {
         // A wait of zero tries once.
         let (key, lease, wait) = (&ask.key, ask.lease(), ask.wait());
         Ok(match ask.mode {
+            _ if !ask.also.is_empty() => {
+                let keys = self.locks.mutexes([key].into_iter().chain(&ask.also))?;
+                self.held(ask, keys.lease(lease).try_lock_for(wait).await?)
+            }
             Mode::Mutex => {
-                let mutex = self.locks.mutex(key)?.lease(lease);
+                let mutex = self.mutex(ask)?;
                 self.take_others(lease, wait)?;
                 self.held(ask, mutex.try_lock_for(wait).await?)
             }
@@ -245,6 +298,26 @@ impl Adapter for Leasehold {
             tokio::spawn(delete_late(redis, held.key));
         }
         Ok(released)
+    }
+
+    async fn convert(&self, mut held: Held, to: Mode) -> Result<(Held, bool), Failure> {
+        let guard: Box<dyn Any> = held.guard;
+        let mut converted = true;
+        held.guard = if to == Mode::Read {
+            let writer = guard.downcast::<WriteGuard>();
+            Box::new(writer.map_err(|_| "not a writer")?.downgrade().await?)
+        } else {
+            let reader = guard.downcast::<ReadGuard>();
+            match reader.map_err(|_| "not a reader")?.try_upgrade().await? {
+                Upgrade::Upgraded(writer) => Box::new(writer),
+                Upgrade::NotSoleHolder(reader) => {
+                    converted = self.broken == Some(Broken::UpgradesBesideReaders);
+                    Box::new(reader)
+                }
+            }
+        };
+        held.token = held.guard.token();
+        Ok((held, converted))
     }
 }
 

@@ -9,10 +9,14 @@ pub(crate) mod peers;
 mod planted;
 pub(crate) mod specimens;
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 use crate::Failure;
-use crate::protocol::{Acquire, Command, Reply};
+use crate::protocol::{Acquire, Command, Mode, Reply};
 
 /// What an adapter asks its library. Everything else is the same for all.
 pub(crate) trait Adapter {
@@ -33,11 +37,16 @@ pub(crate) trait Adapter {
 
     /// Releases the lock. Returns whether it was still held.
     async fn release(&self, held: Self::Held) -> Result<bool, Failure>;
+
+    /// Converts it. Returns it, and whether it was converted. With an error, it is released.
+    async fn convert(&self, _: Self::Held, _: Mode) -> Result<(Self::Held, bool), Failure> {
+        Err("there are no conversions".into())
+    }
 }
 
 /// Serves commands until the input closes.
 pub(crate) async fn serve<A: Adapter>(adapter: A) -> Result<(), Failure> {
-    let mut held = None;
+    let mut held = BTreeMap::new();
     write(&Reply::Ready)?;
     // The runtime has more than one thread, so tasks of the library go on while this one waits.
     for line in std::io::stdin().lock().lines() {
@@ -52,27 +61,43 @@ pub(crate) async fn serve<A: Adapter>(adapter: A) -> Result<(), Failure> {
 
 async fn answer<A: Adapter>(
     adapter: &A,
-    held: &mut Option<A::Held>,
+    held: &mut BTreeMap<Option<u64>, A::Held>,
     command: Command,
 ) -> Result<Reply, Failure> {
+    let held_if = |it, token| {
+        if it {
+            Reply::Held { token }
+        } else {
+            Reply::Free
+        }
+    };
     Ok(match command {
         Command::Acquire(ask) => {
-            *held = adapter.acquire(&ask).await?;
-            let token = held.as_ref().map(|held| adapter.token(held));
-            token.map_or(Reply::Free, |token| Reply::Held { token })
+            let limit = ask.drop_ms.map_or(Duration::MAX, Duration::from_millis);
+            let taken = timeout(limit, adapter.acquire(&ask)).await;
+            let Some(taken) = taken.unwrap_or(Ok(None))? else {
+                return Ok(Reply::Free);
+            };
+            let token = adapter.token(&taken);
+            held.insert(ask.hold, taken);
+            Reply::Held { token }
         }
-        Command::Check => match held {
-            Some(held) if adapter.check(held).await? => Reply::Held { token: None },
-            _ => Reply::Free,
-        },
-        Command::Pass => Reply::Ready,
-        Command::Release => match held.take() {
-            Some(held) => match adapter.release(held).await? {
-                true => Reply::Held { token: None },
-                false => Reply::Free,
-            },
+        Command::Check { hold } => match held.get(&hold) {
+            Some(held) => held_if(adapter.check(held).await?, None),
             None => Reply::Free,
         },
+        Command::Pass => Reply::Ready,
+        Command::Release { hold } => match held.remove(&hold) {
+            Some(held) => held_if(adapter.release(held).await?, None),
+            None => Reply::Free,
+        },
+        Command::Convert { hold, to } => {
+            let before = held.remove(&hold).ok_or("nothing to convert")?;
+            let (after, converted) = adapter.convert(before, to).await?;
+            let token = adapter.token(&after);
+            held.insert(hold, after);
+            held_if(converted, token)
+        }
     })
 }
 

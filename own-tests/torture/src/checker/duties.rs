@@ -75,7 +75,7 @@ fn is_sleep(fault: &Fault) -> bool {
 pub(super) fn limits(history: &History) -> Vec<Violation> {
     let late = |operation: &&Operation| {
         let limit = match operation.call {
-            Call::Acquire { wait_ms: 0, .. } | Call::Release => SECONDS_US,
+            Call::Acquire { wait_ms: 0, .. } | Call::Release | Call::Convert { .. } => SECONDS_US,
             Call::Acquire { wait_ms, .. } => wait_ms * 1_000 + LATE_US,
             _ => return operation.answer == Answer::Silence,
         };

@@ -4,8 +4,10 @@
 //! server at each step, and a real server shows neither its steps nor their order. So this one only
 //! convicts on what is certain from outside. A client certainly holds a lock from the completion of its
 //! acquire to the moment when it was last asked and then said that it still did. Whatever happened
-//! between a question and its answer may have happened at any time in between.
+//! between a question and its answer may have happened at any time in between: while a conversion is asked for, the hold
+//! counts as a reader's.
 
+mod dropped;
 mod duties;
 mod exclusion;
 mod once;
@@ -34,6 +36,15 @@ pub(crate) const STOPPED: &str = "stop client";
 pub(crate) const SUSPENDED: &str = "suspend client";
 /// The kind of a fault that nobody injected: the controller itself was late.
 pub(crate) const STALL: &str = "stall of the machine";
+
+/// What clients of leasehold do beside taking one plain lock.
+pub(crate) const SEVERAL: &str = "several keys in one call";
+pub(crate) const BESIDE: &str = "a key beside another";
+pub(crate) const REENTRY: &str = "reentry";
+pub(crate) const DROPPED: &str = "dropped acquire";
+pub(crate) const DOWNGRADE: &str = "downgrade";
+pub(crate) const UPGRADE: &str = "upgrade";
+pub(crate) const NO_UPGRADE: &str = "refused upgrade";
 
 /// What a lock may promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
@@ -96,12 +107,17 @@ impl Violation {
         text: String,
         evidence: impl IntoIterator<Item = &'a Operation>,
     ) -> Self {
-        let evidence = evidence.into_iter().cloned().map(Entry::Operation);
+        let mut shown: Vec<Entry> = Vec::new();
+        for entry in evidence.into_iter().cloned().map(Entry::Operation) {
+            if !shown.contains(&entry) {
+                shown.push(entry);
+            }
+        }
         Self {
             promise,
             outside: None,
             text,
-            evidence: evidence.collect(),
+            evidence: shown,
         }
     }
 
@@ -149,6 +165,8 @@ pub(crate) struct Figures {
     pub(crate) contended: usize,
     /// Those whose holder was still there after a lease.
     pub(crate) outlasted: usize,
+    /// How often clients did more than to take one plain lock, while another client wanted or had it.
+    pub(crate) more: BTreeMap<&'static str, usize>,
     /// The acquires whose process lived to tell, and those of them without an error.
     pub(crate) asked: usize,
     pub(crate) answered: usize,
@@ -171,20 +189,22 @@ pub(crate) struct Figures {
 
 pub(crate) fn check(history: &History) -> Verdict {
     let mut holds = Hold::all(history);
-    // It shows when the servers can be used again, and takes nobody's turn.
-    holds.retain(|hold| hold.key != PROBE);
+    // They show when the servers can be used again, and take nobody's turn.
+    holds.retain(|hold| !hold.key.starts_with(PROBE));
     let (mut found, mut figures) = (Vec::new(), count(history, &holds));
-    let of_locks = once::by_lock(&holds);
-    found.extend(exclusion::check(history, &of_locks));
+    let mut parts: Vec<_> = once::by_lock(&holds).iter().flat_map(Hold::parts).collect();
+    parts.sort_by_key(|part| (part.from, part.id));
+    found.extend(exclusion::check(history, &parts));
     found.extend(once::check(history, &holds));
-    found.extend(tokens::check(history, &of_locks));
-    found.extend(register::check(history, &holds));
+    found.extend(tokens::check(history, &parts));
+    found.extend(register::check(history, &parts));
     let (believed, slept) = duties::loss(history, &holds);
     found.extend(believed);
     let (overtaken, waited) = order::check(history, &holds);
     found.extend(overtaken);
     found.extend(duties::limits(history));
     found.extend(duties::left(history));
+    found.extend(dropped::check(history));
     let (stuck, recoveries) = duties::progress(history, &holds);
     found.extend(stuck);
     figures.recoveries_ms = recoveries;
@@ -193,6 +213,7 @@ pub(crate) fn check(history: &History) -> Verdict {
     let uses = shown::Use::all(history);
     figures.contended = shown::contended(&uses, &holds);
     figures.outlasted = shown::outlasted(history, &holds);
+    figures.more = shown::more(history, &uses);
     let writes = figures.fenced_writes + figures.refused_writes;
     figures.in_danger = BTreeMap::from([
         (Promise::Exclusion, figures.contended),
@@ -231,7 +252,7 @@ fn count(history: &History, holds: &[Hold<'_>]) -> Figures {
         *figures.faults.entry(fault.kind.clone()).or_default() += 1;
     }
     for operation in history.operations() {
-        let is_probe = operation.key == PROBE;
+        let is_probe = operation.key.starts_with(PROBE);
         if let (Call::Acquire { .. }, false) = (operation.call, is_probe) {
             let answered = matches!(operation.answer, Answer::Held { .. } | Answer::Free);
             figures.answered += usize::from(answered);
@@ -259,7 +280,7 @@ fn kind_of(error: &str) -> String {
 }
 
 /// An acquisition that succeeded.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Hold<'a> {
     id: u64,
     client: usize,
@@ -267,7 +288,10 @@ struct Hold<'a> {
     mode: Mode,
     token: Option<u64>,
     acquire: &'a Operation,
+    /// Those that succeeded, in order.
+    conversions: Vec<&'a Operation>,
     asked: u64,
+    granted: u64,
     /// From here on, the client certainly held the lock,
     from: u64,
     /// and until here it certainly believed so.
@@ -280,12 +304,17 @@ impl<'a> Hold<'a> {
     /// All of them, in the order of their grants.
     fn all(history: &'a History) -> Vec<Self> {
         let mut last_held: BTreeMap<u64, &Operation> = BTreeMap::new();
-        for operation in history.operations() {
-            if let (Call::Check, Answer::Held { .. }) = (operation.call, &operation.answer) {
+        let mut conversions: BTreeMap<u64, Vec<&Operation>> = BTreeMap::new();
+        let is_held = |it: &&Operation| matches!(it.answer, Answer::Held { .. });
+        for operation in history.operations().filter(is_held) {
+            if operation.call == Call::Check {
                 let last = last_held.entry(operation.hold).or_insert(operation);
                 if last.invoked < operation.invoked {
                     *last = operation;
                 }
+            } else if matches!(operation.call, Call::Convert { .. }) {
+                let of_hold = conversions.entry(operation.hold).or_default();
+                of_hold.push(operation);
             }
         }
         let of = |acquire: &'a Operation| {
@@ -296,6 +325,9 @@ impl<'a> Hold<'a> {
                 return None;
             };
             let last_held = last_held.get(&acquire.hold).copied();
+            let mut conversions = conversions.get(&acquire.hold).cloned().unwrap_or_default();
+            conversions.sort_by_key(|it| it.invoked);
+            let held = last_held.into_iter().chain(conversions.last().copied());
             Some(Self {
                 id: acquire.hold,
                 client: acquire.client,
@@ -304,9 +336,11 @@ impl<'a> Hold<'a> {
                 token: *token,
                 acquire,
                 asked: acquire.invoked,
+                granted: from,
                 from,
-                until: last_held.map_or(from, |check| check.invoked.max(from)),
+                until: held.map(|it| it.invoked).fold(from, u64::max),
                 last_held,
+                conversions,
             })
         };
         let mut holds: Vec<_> = history.operations().filter_map(of).collect();
@@ -314,14 +348,53 @@ impl<'a> Hold<'a> {
         holds
     }
 
+    /// The times in which the client certainly had it in each of its modes. A conversion may have happened at any time between
+    /// its question and its answer, so in between it had the lesser one.
+    fn parts(&self) -> Vec<Self> {
+        let mut parts = vec![self.clone()];
+        for it in &self.conversions {
+            let (Call::Convert { to }, Answer::Held { token }) = (it.call, &it.answer) else {
+                continue;
+            };
+            let from = match to {
+                Mode::Read => it.invoked,
+                _ => it.ended(),
+            };
+            let before = parts.iter_mut();
+            before.for_each(|part| part.until = part.until.min(from));
+            parts.push(Self {
+                mode: to,
+                token: *token,
+                asked: it.invoked,
+                granted: it.ended(),
+                from,
+                ..self.clone()
+            });
+        }
+        parts
+    }
+
     /// The operations that show it.
     fn evidence(&self) -> impl Iterator<Item = &'a Operation> + use<'a> {
-        std::iter::once(self.acquire).chain(self.last_held)
+        let conversions = self.conversions.clone();
+        [self.acquire]
+            .into_iter()
+            .chain(conversions)
+            .chain(self.last_held)
+    }
+
+    /// Whether both were taken through one reentrant handle, so that they don't exclude each other.
+    fn shares_handle(&self, other: &Self) -> bool {
+        let is_reentrant = |it: &Self| match it.acquire.call {
+            Call::Acquire { form, .. } => form.is_reentrant(),
+            _ => false,
+        };
+        self.client == other.client && is_reentrant(self) && is_reentrant(other)
     }
 
     /// Whether this one was over, or at least granted, before the other was asked for.
     fn is_before(&self, other: &Self) -> bool {
-        self.from < other.asked
+        self.granted < other.asked
     }
 }
 
@@ -329,7 +402,7 @@ impl<'a> Hold<'a> {
 fn by_key<'a>(holds: &[Hold<'a>]) -> BTreeMap<&'a str, Vec<Hold<'a>>> {
     let mut keys: BTreeMap<&str, Vec<Hold<'_>>> = BTreeMap::new();
     for hold in holds {
-        keys.entry(hold.key).or_default().push(*hold);
+        keys.entry(hold.key).or_default().push(hold.clone());
     }
     keys
 }

@@ -27,7 +27,7 @@ fn occurrence(key: &str) -> Option<(&str, u64)> {
 pub(super) fn by_lock<'a>(holds: &[Hold<'a>]) -> Vec<Hold<'a>> {
     let name = |hold: &Hold<'a>| Hold {
         key: occurrence(hold.key).map_or(hold.key, |(name, _)| name),
-        ..*hold
+        ..hold.clone()
     };
     holds.iter().map(name).collect()
 }

@@ -1,10 +1,11 @@
 //! First come, first served.
 //!
 //! From outside, nobody sees when a server puts a client into the queue. So a client only certainly waits once
-//! it asked a good while ago, without any fault of its own, of the servers or of the machine since then.
+//! it asked a good while ago, without any fault of its own, of the servers or of the machine since then. Nor does
+//! anybody see for which of several keys it waits, and a reentry overtakes all.
 
 use super::{Hold, Promise, Violation, is_disturbed, seconds};
-use crate::history::{Call, Fault, History, Operation};
+use crate::history::{Call, Fault, Form, History, Operation};
 use crate::protocol::Mode;
 
 /// After this time, a request has reached the server even on a busy machine.
@@ -53,18 +54,20 @@ pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> (Vec<Violation>, u
         let evidence = hold.evidence().chain([waiter]);
         Some(Violation::new(Promise::Order, text, evidence))
     };
-    let mutexes = holds.iter().filter(|hold| hold.mode == Mode::Mutex);
+    let mutexes = holds
+        .iter()
+        .filter(|it| it.mode == Mode::Mutex && !it.shares_handle(it));
     let found = mutexes.filter_map(violation).collect();
     (found, judged)
 }
 
 fn waits(operation: &Operation) -> bool {
-    use Mode::Mutex;
     matches!(
         operation.call,
         Call::Acquire {
-            mode: Mutex,
-            wait_ms: 1..
+            mode: Mode::Mutex,
+            wait_ms: 1..,
+            form: Form::Plain | Form::Beside,
         }
     )
 }

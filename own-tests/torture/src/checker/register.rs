@@ -8,17 +8,22 @@ use crate::history::{Answer, Call, History, Operation};
 
 /// Finds stale writes that the fence let pass, and additions that were lost behind it.
 pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
-    let holds: BTreeMap<u64, &Hold<'_>> = holds.iter().map(|hold| (hold.id, hold)).collect();
+    let mut of_id: BTreeMap<(u64, &str), Vec<&Hold<'_>>> = BTreeMap::new();
+    for hold in holds {
+        of_id.entry((hold.id, hold.key)).or_default().push(hold);
+    }
     let mut found = Vec::new();
     for (_, accepted) in accepted(history) {
         // The accepted operation of the latest hold so far, and the first write of each value.
         let mut latest: Option<(&Operation, &Hold<'_>)> = None;
         let mut first: BTreeMap<u64, (&Operation, &Hold<'_>)> = BTreeMap::new();
         for operation in accepted {
-            let Some(hold) = holds.get(&operation.hold) else {
+            let parts = of_id.get(&(operation.hold, operation.key.as_str()));
+            let Some(hold) = parts.and_then(|it| part_at(it, operation.invoked)) else {
                 continue;
             };
-            if let Some((newer, by)) = latest.filter(|(_, by)| hold.is_before(by)) {
+            let is_later = |by: &Hold<'_>| hold.is_before(by) && !hold.shares_handle(by);
+            if let Some((newer, by)) = latest.filter(|(_, by)| is_later(by)) {
                 let pair = [(newer, by), (operation, hold)];
                 found.push(violation(history, Promise::Fencing, pair, "after"));
             }
@@ -34,6 +39,12 @@ pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
         }
     }
     found
+}
+
+/// What a hold was at this time. A conversion gives it another token.
+fn part_at<'a, 'b>(parts: &[&'b Hold<'a>], at: u64) -> Option<&'b Hold<'a>> {
+    let granted = parts.iter().filter(|part| part.granted <= at);
+    granted.max_by_key(|part| part.granted).copied()
 }
 
 /// The accepted operations of each fenced register, in order.

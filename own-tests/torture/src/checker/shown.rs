@@ -3,12 +3,17 @@
 
 use std::collections::BTreeMap;
 
-use super::{Figures, Hold, Promise};
-use crate::history::{Answer, Call, Fault, History, Operation};
+use super::{
+    BESIDE, DOWNGRADE, DROPPED, Figures, Hold, NO_UPGRADE, Promise, REENTRY, SEVERAL, UPGRADE,
+};
+use crate::history::{Answer, Call, Fault, Form, History, Operation};
+use crate::protocol::Mode;
 use crate::workload::PROBE;
 
 /// At least this many of a hundred acquires must have ended without an error.
 const LEAST_RATE: usize = 25;
+/// How often a client must have done each thing that it does beside plain locks, while another one wanted or had the lock.
+const LEAST_MORE: usize = 3;
 /// When the controller notices that a process has ended.
 const NOTICED_US: u64 = 500_000;
 const SEEN: [&str; 4] = [
@@ -43,7 +48,11 @@ pub(super) struct Use<'a> {
 impl<'a> Use<'a> {
     /// Those of the clients that waited for locks or got them. An acquisition ends with its last operation.
     pub(super) fn all(history: &'a History) -> Vec<Self> {
-        let mut uses: BTreeMap<u64, Self> = BTreeMap::new();
+        let mut ends: BTreeMap<u64, u64> = BTreeMap::new();
+        for operation in history.operations() {
+            let end = ends.entry(operation.hold).or_default();
+            *end = (*end).max(ended(operation));
+        }
         let is_use = |it: &&Operation| match it.call {
             Call::Acquire { wait_ms, .. } => {
                 wait_ms > 0 || matches!(it.answer, Answer::Held { .. })
@@ -51,21 +60,13 @@ impl<'a> Use<'a> {
             _ => false,
         };
         let acquires = history.operations().filter(|it| it.key != PROBE);
-        for acquire in acquires.filter(is_use) {
-            let begun = Self {
-                client: acquire.client,
-                key: &acquire.key,
-                from: acquire.invoked,
-                until: ended(acquire),
-            };
-            uses.insert(acquire.hold, begun);
-        }
-        for operation in history.operations() {
-            if let Some(it) = uses.get_mut(&operation.hold) {
-                it.until = it.until.max(ended(operation));
-            }
-        }
-        uses.into_values().collect()
+        let of = |acquire: &'a Operation| Self {
+            client: acquire.client,
+            key: &acquire.key,
+            from: acquire.invoked,
+            until: ends[&acquire.hold],
+        };
+        acquires.filter(is_use).map(of).collect()
     }
 
     fn overlaps(&self, from: u64, until: u64) -> bool {
@@ -83,17 +84,57 @@ fn ended(operation: &Operation) -> u64 {
     operation.completed.unwrap_or(limit)
 }
 
+/// Whether another client wanted or had the lock during an operation.
+fn is_contended<'a>(uses: &[Use<'a>]) -> impl Fn(&Operation) -> bool + use<'a> {
+    let mut of_key: BTreeMap<&str, Vec<Use<'a>>> = BTreeMap::new();
+    for it in uses {
+        of_key.entry(it.key).or_default().push(*it);
+    }
+    move |operation| {
+        let mut others = of_key.get(operation.key.as_str()).into_iter().flatten();
+        others.any(|it| {
+            it.client != operation.client && it.overlaps(operation.invoked, operation.ended())
+        })
+    }
+}
+
 /// How many locks were granted while another client wanted or had them.
 pub(super) fn contended(uses: &[Use<'_>], holds: &[Hold<'_>]) -> usize {
-    let mut of_key: BTreeMap<&str, Vec<&Use<'_>>> = BTreeMap::new();
-    for it in uses {
-        of_key.entry(it.key).or_default().push(it);
+    let is_contended = is_contended(uses);
+    let holds = holds.iter();
+    holds.filter(|hold| is_contended(hold.acquire)).count()
+}
+
+/// What clients did beside plain locks, while another one wanted or had the lock.
+pub(super) fn more(history: &History, uses: &[Use<'_>]) -> BTreeMap<&'static str, usize> {
+    let is_contended = is_contended(uses);
+    let mut seen = BTreeMap::new();
+    for operation in history.operations() {
+        if let Some(what) = beside_plain(operation).filter(|_| is_contended(operation)) {
+            *seen.entry(what).or_default() += 1;
+        }
     }
-    let is_contended = |hold: &&Hold<'_>| {
-        let mut others = of_key.get(hold.key).into_iter().flatten();
-        others.any(|it| it.client != hold.client && it.overlaps(hold.asked, hold.from))
+    seen
+}
+
+fn beside_plain(operation: &Operation) -> Option<&'static str> {
+    let held = match operation.answer {
+        Answer::Held { .. } => true,
+        Answer::Free => false,
+        _ => return None,
     };
-    holds.iter().filter(is_contended).count()
+    match operation.call {
+        Call::Acquire { form, .. } => match form {
+            Form::Several => held.then_some(SEVERAL),
+            Form::Beside => held.then_some(BESIDE),
+            Form::Reentry => held.then_some(REENTRY),
+            Form::Dropped => (!held).then_some(DROPPED),
+            Form::Plain | Form::Reentrant => None,
+        },
+        Call::Convert { to: Mode::Read } => held.then_some(DOWNGRADE),
+        Call::Convert { .. } => Some(if held { UPGRADE } else { NO_UPGRADE }),
+        _ => None,
+    }
 }
 
 /// How many holders were still there more than a lease after the grant, whatever they believed by then.
@@ -130,6 +171,14 @@ pub(super) fn missing(history: &History, uses: &[Use<'_>], figures: &Figures) ->
         missing.push(format!(
             "only {answered} of {asked} acquires ended without an error"
         ));
+    }
+    for more in &history.about.more {
+        let seen = figures.more.get(more.as_str()).copied().unwrap_or(0);
+        if seen < LEAST_MORE {
+            missing.push(format!(
+                "{more}: {seen} while others wanted the lock, not {LEAST_MORE}"
+            ));
+        }
     }
     let met = |fault: &Fault| {
         let concerns = |it: &Use<'_>| fault.client.is_none_or(|client| client == it.client);

@@ -1,7 +1,7 @@
 //! Histories by hand: one that keeps all promises, and one for each way to break one.
 
 use super::*;
-use crate::history::About;
+use crate::history::{About, Form};
 use crate::workload::PROBE;
 
 /// Times are in ms here.
@@ -49,15 +49,37 @@ impl Story {
     }
 
     fn acquires_as(self, mode: Mode, who: (usize, u64), times: (u64, u64), token: u64) -> Self {
-        let (token, wait_ms) = (Some(token), 1_000);
-        let call = Call::Acquire { mode, wait_ms };
-        self.operation(who, call, times, Answer::Held { token })
+        let call = Call::Acquire {
+            mode,
+            wait_ms: 1_000,
+            form: Form::Plain,
+        };
+        self.operation(who, call, times, Answer::Held { token: Some(token) })
+    }
+
+    /// The last acquire was asked for in this form.
+    fn in_form(mut self, form: Form) -> Self {
+        if let Some(Entry::Operation(it)) = self.0.entries.last_mut()
+            && let Call::Acquire { form: before, .. } = &mut it.call
+        {
+            *before = form;
+        }
+        self
+    }
+
+    fn converts(self, to: Mode, who: (usize, u64), times: (u64, u64), token: u64) -> Self {
+        let held = Answer::Held { token: Some(token) };
+        self.operation(who, Call::Convert { to }, times, held)
     }
 
     /// Waits for a mutex for this time at most.
     fn asks(self, who: (usize, u64), wait_ms: u64, times: (u64, u64), answer: Answer) -> Self {
-        let mode = Mode::Mutex;
-        self.operation(who, Call::Acquire { mode, wait_ms }, times, answer)
+        let call = Call::Acquire {
+            mode: Mode::Mutex,
+            wait_ms,
+            form: Form::Plain,
+        };
+        self.operation(who, call, times, answer)
     }
 
     fn acquires(self, who: (usize, u64), times: (u64, u64), token: u64) -> Self {
@@ -211,6 +233,126 @@ fn readers_share_and_writers_do_not() {
     story(Mode::Read).keeps_everything();
     let broken = [(Promise::Exclusion, None), (Promise::Tokens, None)];
     assert_eq!(story(Mode::Write).broken(), broken);
+}
+
+#[test]
+fn hold_on_several_keys_is_a_hold_on_each() {
+    let story = |other: &str| {
+        let both = Story::new().acquires(ANN, (0, 10), 33);
+        let both = both.in_form(Form::Several).still_holds(ANN, 50);
+        let both = both.on("two").acquires(ANN, (0, 10), 40);
+        let both = both.in_form(Form::Several).on(other);
+        both.acquires(BOB, (5, 20), 50).still_holds(BOB, 30)
+    };
+    story("one").breaks_only(Promise::Exclusion);
+    story("two").breaks_only(Promise::Exclusion);
+    story("three").keeps_everything();
+}
+
+/// A downgrade, and Bob gets the lock while it is asked for, or before.
+#[test]
+fn writer_is_a_reader_from_when_it_asks_for_that() {
+    let story = |mode, bobs| {
+        Story::new()
+            .acquires_as(Mode::Write, ANN, (0, 10), 33)
+            .converts(Mode::Read, ANN, (30, 40), 34)
+            .still_holds(ANN, 60)
+            .acquires_as(
+                mode,
+                BOB,
+                (5, bobs),
+                if mode == Mode::Read { 34 } else { 35 },
+            )
+            .still_holds(BOB, 70)
+    };
+    story(Mode::Read, 29).breaks_only(Promise::Exclusion);
+    story(Mode::Read, 30).keeps_everything();
+    story(Mode::Write, 30).breaks_only(Promise::Exclusion);
+    story(Mode::Write, 59).breaks_only(Promise::Exclusion);
+    story(Mode::Write, 60).keeps_everything();
+}
+
+/// Ann is upgraded, although Bob reads, or writes by then.
+#[test]
+fn reader_is_a_writer_from_the_answer_on() {
+    let story = |mode, (got, asked), anns: Option<u64>| {
+        let story = Story::new()
+            .acquires_as(Mode::Read, ANN, (0, 10), 33)
+            .converts(Mode::Write, ANN, (30, 40), 35)
+            .acquires_as(
+                mode,
+                BOB,
+                (5, got),
+                if mode == Mode::Read { 33 } else { 34 },
+            )
+            .still_holds(BOB, asked);
+        match anns {
+            Some(at) => story.still_holds(ANN, at),
+            None => story,
+        }
+    };
+    story(Mode::Read, (20, 40), Some(60)).keeps_everything();
+    story(Mode::Read, (20, 41), Some(60)).breaks_only(Promise::Exclusion);
+    // Nobody asked Ann since then.
+    story(Mode::Read, (20, 41), None).keeps_everything();
+    story(Mode::Write, (35, 50), None).keeps_everything();
+    // She is a reader at least, while it is asked for.
+    story(Mode::Write, (35, 38), Some(60)).breaks_only(Promise::Exclusion);
+    let refused = Story::new().acquires_as(Mode::Read, ANN, (0, 10), 33);
+    let to = Mode::Write;
+    let refused = refused.operation(ANN, Call::Convert { to }, (30, 40), Answer::Free);
+    let both = refused.acquires_as(Mode::Read, BOB, (5, 20), 33);
+    let both = both.still_holds(ANN, 60).still_holds(BOB, 60);
+    both.keeps_everything();
+}
+
+#[test]
+fn conversion_begins_an_epoch() {
+    let story = |token| {
+        Story::new()
+            .acquires_as(Mode::Write, ANN, (0, 10), 33)
+            .claims(ANN, 11, 33)
+            .writes(ANN, 12, 33, 1)
+            .converts(Mode::Read, ANN, (20, 30), 34)
+            .converts(Mode::Write, ANN, (40, 50), token)
+            .claims(ANN, 51, token)
+            .writes(ANN, 52, token, 2)
+    };
+    story(35).keeps_everything();
+    story(34).breaks_only(Promise::Tokens);
+    story(32).breaks_only(Promise::Tokens);
+    // What Ann writes as a later writer is no stale write of the earlier one.
+    let bob = |asked| {
+        let story = story(40).acquires_as(Mode::Write, BOB, (asked, 62), 41);
+        story.claims(BOB, 63, 41).writes(ANN, 64, 41, 3)
+    };
+    bob(45).keeps_everything();
+    bob(55).breaks_only(Promise::Fencing);
+}
+
+#[test]
+fn holds_of_a_handle_exclude_everybody_else() {
+    let story = |inner: (usize, u64), bobs| {
+        Story::new()
+            .acquires(ANN, (0, 10), 33)
+            .in_form(Form::Reentrant)
+            .claims(ANN, 11, 33)
+            .acquires(inner, (20, 30), 33)
+            .in_form(Form::Reentry)
+            .claims(inner, 31, 33)
+            .writes(inner, 32, 33, 1)
+            .writes(ANN, 33, 33, 2)
+            .releases(ANN, (40, 50))
+            .still_holds(inner, 70)
+            .acquires(BOB, (15, bobs), 34)
+            .still_holds(BOB, 80)
+    };
+    story((ANN.0, 11), 70).keeps_everything();
+    // The release of the outer hold frees nothing.
+    story((ANN.0, 11), 60).breaks_only(Promise::Exclusion);
+    // Another client has another handle.
+    let other = story((2, 30), 70).broken();
+    assert!(other.contains(&(Promise::Tokens, None)), "{other:?}");
 }
 
 #[test]
@@ -452,6 +594,43 @@ fn first_who_asks_is_first_who_gets() {
 }
 
 #[test]
+fn order_is_judged_only_where_it_is_promised() {
+    let story = |bobs: Form, anns: Form| {
+        let bob = Story::new().acquires(BOB, (6_000, 6_100), 33).in_form(bobs);
+        let held = Answer::Held { token: Some(34) };
+        bob.asks(ANN, 9_000, (5_000, 7_000), held).in_form(anns)
+    };
+    story(Form::Several, Form::Beside).breaks_only(Promise::Order);
+    story(Form::Reentry, Form::Plain).keeps_everything();
+    // She may have waited for another of the keys.
+    story(Form::Plain, Form::Several).keeps_everything();
+    story(Form::Plain, Form::Dropped).keeps_everything();
+}
+
+#[test]
+fn dropped_acquire_leaves_nothing() {
+    let own = || Story::new().on("probe-0");
+    let drops = |story: Story, form, answer| {
+        let dropped = story.asks(ANN, 1_000, (20, 30), Answer::Free).in_form(form);
+        move |until| dropped.asks((0, 11), 3_000, (100, until), answer)
+    };
+    let vain = || drops(own(), Form::Dropped, Answer::Free);
+    vain()(1_900).breaks_only(Promise::Cleanup);
+    vain()(1_890).keeps_everything();
+    let held = Answer::Held { token: Some(33) };
+    drops(own(), Form::Dropped, held)(1_900).breaks_only(Promise::Cleanup);
+    drops(own(), Form::Plain, Answer::Free)(1_900).keeps_everything();
+    // A hold before it was released, or not.
+    let before = || own().acquires((0, 9), (0, 10), 33);
+    let released = before().releases((0, 9), (40, 50));
+    drops(released, Form::Dropped, Answer::Free)(1_900).breaks_only(Promise::Cleanup);
+    drops(before(), Form::Dropped, Answer::Free)(1_900).keeps_everything();
+    // Its release may have been lost.
+    let suffers = vain()(1_900).suffers("lose requests", Some(ANN.0), (10, 15), None);
+    suffers.keeps_everything();
+}
+
+#[test]
 fn waits_end_by_their_limit() {
     let story = |until| Story::new().asks(ANN, 500, (0, until), Answer::Free);
     story(1_400).keeps_everything();
@@ -460,6 +639,9 @@ fn waits_end_by_their_limit() {
     suffers(STOPPED, Some(ANN.0)).keeps_everything();
     suffers(STOPPED, Some(BOB.0)).breaks_only(Promise::Limit);
     suffers(STALL, None).keeps_everything();
+    let read = Story::new().acquires_as(Mode::Read, ANN, (0, 10), 33);
+    let converts = |until| read.converts(Mode::Write, ANN, (20, until), 34);
+    converts(6_030).breaks_only(Promise::Limit);
 }
 
 #[test]
@@ -542,6 +724,31 @@ fn errors_are_counted_by_kind() {
         ("no answer within …", 4),
     ];
     assert_eq!(counted, expected);
+}
+
+#[test]
+fn what_clients_do_beside_plain_locks_must_be_seen() {
+    let story = |times: u64, contended: bool| {
+        let bob = Story::new().acquires_as(Mode::Read, BOB, (0, 10), 33);
+        let bob = if contended {
+            bob.still_holds(BOB, 1_000)
+        } else {
+            bob
+        };
+        let mut story = (0..times).fold(bob, |story, number| {
+            let (who, at) = ((ANN.0, 100 + number), 20 + number * 100);
+            let read = story.acquires_as(Mode::Read, who, (at, at + 10), 33);
+            let to = Mode::Write;
+            read.operation(who, Call::Convert { to }, (at + 20, at + 30), Answer::Free)
+        });
+        story.0.about.more = vec![NO_UPGRADE.into()];
+        missing(story, &[], &[])
+    };
+    assert_eq!(story(3, true), [""; 0]);
+    let too_few = ["refused upgrade: 2 while others wanted the lock, not 3"];
+    assert_eq!(story(2, true), too_few);
+    let alone = ["refused upgrade: 0 while others wanted the lock, not 3"];
+    assert_eq!(story(3, false), alone);
 }
 
 /// Ann and Bob take turns. Each lock is taken while the other one waits for it, and some are kept beyond a lease.

@@ -15,7 +15,9 @@ pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
         let with_tokens = || holds.iter().filter(|hold| hold.token.is_some());
         let mut asked: Vec<_> = with_tokens().collect();
         asked.sort_by_key(|hold| hold.asked);
-        let mut granted = with_tokens().peekable();
+        let mut granted: Vec<_> = with_tokens().collect();
+        granted.sort_by_key(|hold| hold.granted);
+        let mut granted = granted.into_iter().peekable();
         let mut highest: Option<&Hold<'_>> = None;
         for hold in asked {
             while let Some(before) = granted.next_if(|before| before.is_before(hold)) {
@@ -27,7 +29,7 @@ pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
             first_of.entry(hold.token).or_insert(hold);
             if let Some(highest) = highest.filter(|highest| highest.token > hold.token) {
                 found.push(match twin {
-                    Some(other) if may_share(other, hold) && other.asked < highest.from => {
+                    Some(other) if may_share(other, hold) && other.asked < highest.granted => {
                         joined(history, highest, [other, hold])
                     }
                     _ => went_back(history, highest, hold, "is lower"),
@@ -40,21 +42,21 @@ pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
     found
 }
 
-/// Readers that overlap share a token.
+/// Readers that overlap share a token, and so do the holds of a reentrant handle.
 fn may_share(one: &Hold<'_>, other: &Hold<'_>) -> bool {
-    one.mode == Mode::Read && other.mode == Mode::Read
+    one.mode == Mode::Read && other.mode == Mode::Read || one.shares_handle(other)
 }
 
 /// Either of two faults alone doesn't stop tokens from growing (S4).
 fn went_back(history: &History, before: &Hold<'_>, hold: &Hold<'_>, what: &str) -> Violation {
-    let faults = lost_and_stepped(history, hold.from);
+    let faults = lost_and_stepped(history, hold.granted);
     violation([before, hold], what, None).excused_by(faults.into_iter().flatten())
 }
 
 /// A reader joined other readers and shares their token (their epoch), which began before the higher token was
 /// granted. That grant must have been lost.
 fn joined(history: &History, before: &Hold<'_>, [other, hold]: [&Hold<'_>; 2]) -> Violation {
-    let lost = first(history, hold.from, |it| it != Assumption::A3);
+    let lost = first(history, hold.granted, |it| it != Assumption::A3);
     violation([before, hold], "is lower: an earlier reader's", Some(other)).excused_by(lost)
 }
 
@@ -64,7 +66,7 @@ fn violation([before, hold]: [&Hold<'_>; 2], what: &str, other: Option<&Hold<'_>
         format!(
             "client {} got {token} at {}",
             hold.client,
-            seconds(hold.from)
+            seconds(hold.granted)
         )
     };
     let (earlier, later) = (got(before), got(hold));
