@@ -573,6 +573,15 @@ torture_convicts_without_mends() {
     convicts_without_mend unmended-quorum quorum --only "refuse connections"
 }
 
+# torture_at_failpoints MINUTES: tasks of the clients stop at failpoints, too, and processes die there. Fails also if fewer than
+# half of the failpoints were reached.
+torture_at_failpoints() {
+    local -x LEASEHOLD_FAILPOINTS=1
+    with_lints planted build -q --workspace --bin torture
+    side_by_side "torments $1 leasehold-redis-rs standalone sentinel" "torments $1 leasehold-fred standalone" \
+        "torments $1 leasehold-postgres postgres"
+}
+
 # convicts_without_mend SUBJECT SERVERS FLAG...
 convicts_without_mend() {
     local status=0 only=("${@:3}")

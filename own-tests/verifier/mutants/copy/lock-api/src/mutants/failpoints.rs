@@ -1,9 +1,9 @@
 //! Failpoints: places between two steps of the client, where a task stops for some time while the others of its process
-//! go on, or its process dies. An exploration arms some of them.
+//! go on, or its process dies. An exploration arms some of them, and torture chooses by chance.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::runtime::{BoxFuture, Runtime};
 
@@ -51,6 +51,12 @@ thread_local! {
     static ARMED: RefCell<Armed> = const { RefCell::new(BTreeMap::new()) };
 }
 
+/// What a task awaits that reaches this place, if anything.
+type Choose = fn(&'static str) -> Option<BoxFuture<'static, ()>>;
+
+/// Decides for all tasks of this process, in place of what is armed.
+static EVERYWHERE: OnceLock<Choose> = OnceLock::new();
+
 /// Where something armed has happened so far.
 static REACHED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
@@ -58,6 +64,11 @@ static REACHED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 pub fn arm(process: u32, place: &'static str, fault: BoxFuture<'static, ()>) {
     let before = ARMED.with_borrow_mut(|armed| armed.insert((process, place), fault));
     drop(before);
+}
+
+/// Lets `choose` decide for each task of this process that reaches a place. For torture.
+pub fn everywhere(choose: Choose) {
+    EVERYWHERE.get_or_init(|| choose);
 }
 
 /// Removes all that is armed.
@@ -76,8 +87,8 @@ pub(crate) async fn reach(runtime: &dyn Runtime, place: &'static str) {
         OF_LOCKS.contains(&place) || OF_JOBS.contains(&place),
         "{place}"
     );
-    let process = runtime.process_id();
-    let fault = ARMED.with_borrow_mut(|armed| armed.remove(&(process, place)));
+    let armed = || ARMED.with_borrow_mut(|armed| armed.remove(&(runtime.process_id(), place)));
+    let fault = EVERYWHERE.get().map_or_else(armed, |choose| choose(place));
     if let Some(fault) = fault {
         reached().insert(place);
         fault.await;
