@@ -174,6 +174,14 @@ impl Operation {
         }
     }
 
+    /// How it asks for a lock, if it does.
+    pub(crate) const fn form(&self) -> Option<Form> {
+        match self.call {
+            Call::Acquire { form, .. } => Some(form),
+            _ => None,
+        }
+    }
+
     /// When it ended. If it never did, when it began.
     pub(crate) fn ended(&self) -> u64 {
         self.completed.unwrap_or(self.invoked)

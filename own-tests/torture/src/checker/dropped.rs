@@ -18,22 +18,19 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
     let own: Vec<&Operation> = history.operations().filter(of_own).collect();
     let violation = |waiter: &&Operation| {
         let end = waits_in_vain(waiter)?;
-        let of_key = || {
-            own.iter()
-                .filter(|it| it.key == waiter.key && it.invoked < waiter.invoked)
-        };
-        let dropped = of_key()
-            .filter(|it| is_dropped(it))
-            .max_by_key(|it| it.invoked)?;
+        let is_before = |it: &&&Operation| it.key == waiter.key && it.invoked < waiter.invoked;
+        let before = || own.iter().filter(is_before).copied();
+        let dropped =
+            before().filter(|it| it.form() == Some(Form::Dropped) && it.answer == Answer::Free);
+        let dropped = dropped.max_by_key(|it| it.invoked)?;
+        let is_held = |it: &Operation| matches!(it.answer, Answer::Held { .. });
         let is_released = |it: &Operation| {
-            let is_release =
-                |other: &&&Operation| other.hold == it.hold && other.call == Call::Release;
-            let mut releases = of_key().filter(is_release);
-            releases.any(|it| matches!(it.answer, Answer::Held { .. }))
+            let mut of_hold = before().filter(|other| other.hold == it.hold);
+            of_hold.any(|other| other.call == Call::Release && is_held(other))
         };
-        let mut before = of_key().filter(|it| it.ended() + DEAD_US > end);
-        let is_over = |it: &&Operation| it.answer == Answer::Free || is_released(it);
-        if !before.all(is_over) || is_disturbed(history.faults(), dropped, RECOVERY_US, end) {
+        let mut recent = before().filter(|it| it.ended() + DEAD_US > end);
+        let is_over = recent.all(|it| it.answer == Answer::Free || is_released(it));
+        if !is_over || is_disturbed(history.faults(), dropped, RECOVERY_US, end) {
             return None;
         }
         let text = format!(
@@ -43,34 +40,19 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
             seconds(dropped.ended()),
             seconds(end),
         );
-        Some(Violation::new(Promise::Cleanup, text, [*dropped, waiter]))
+        Some(Violation::new(Promise::Cleanup, text, [dropped, waiter]))
     };
     own.iter().filter_map(violation).collect()
 }
 
 /// Until when an acquire waited for so long that it should have got the lock.
 fn waits_in_vain(operation: &Operation) -> Option<u64> {
-    let Call::Acquire {
-        wait_ms,
-        form: Form::Plain,
-        ..
-    } = operation.call
+    let (Call::Acquire { wait_ms, .. }, Some(Form::Plain)) = (operation.call, operation.form())
     else {
         return None;
     };
-    let end = operation
-        .completed?
-        .min(operation.invoked + wait_ms * 1_000);
+    let limit = operation.invoked + wait_ms * 1_000;
+    let end = operation.completed?.min(limit);
     let is_answer = matches!(operation.answer, Answer::Held { .. } | Answer::Free);
     (is_answer && end >= operation.invoked + VAIN_US).then_some(end)
-}
-
-fn is_dropped(operation: &Operation) -> bool {
-    matches!(
-        operation.call,
-        Call::Acquire {
-            form: Form::Dropped,
-            ..
-        }
-    ) && operation.answer == Answer::Free
 }

@@ -26,7 +26,7 @@ use clap::ValueEnum;
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 
-use crate::history::{About, Answer, Assumption, Call, Entry, Fault, History, Operation};
+use crate::history::{About, Answer, Assumption, Call, Entry, Fault, Form, History, Operation};
 use crate::protocol::Mode;
 use crate::workload::PROBE;
 
@@ -385,10 +385,7 @@ impl<'a> Hold<'a> {
 
     /// Whether both were taken through one reentrant handle, so that they don't exclude each other.
     fn shares_handle(&self, other: &Self) -> bool {
-        let is_reentrant = |it: &Self| match it.acquire.call {
-            Call::Acquire { form, .. } => form.is_reentrant(),
-            _ => false,
-        };
+        let is_reentrant = |it: &Self| it.acquire.form().is_some_and(Form::is_reentrant);
         self.client == other.client && is_reentrant(self) && is_reentrant(other)
     }
 
