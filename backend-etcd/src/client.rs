@@ -101,7 +101,7 @@ fn endpoint(server: &str, has_tls: bool) -> Option<Endpoint> {
     let endpoint = endpoint.http2_keep_alive_interval(PING_EVERY);
     let endpoint = endpoint.keep_alive_timeout(PING_TIMEOUT);
     Some(match has_tls {
-        // Without it, etcd doesn't look at the certificate of the client.
+        // Each request says that it came over TLS, which a server may compare.
         true => endpoint.origin(format!("https://{host}:{port}").parse().ok()?),
         false => endpoint.connect_timeout(bounds::CONNECT_TIMEOUT),
     })

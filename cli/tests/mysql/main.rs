@@ -4,7 +4,9 @@
 #[allow(dead_code, reason = "each test target uses a part")]
 mod scenarios;
 
-use leasehold_test_servers::MariaDb;
+use std::process::Command;
+
+use leasehold_test_servers::{Authority, MariaDb};
 use scenarios::support::{Place, STUBBORN};
 use scenarios::{ALL, Scenario, operators, run_all};
 
@@ -17,7 +19,10 @@ const NEED_PUSH: [&str; 3] = [
 
 /// A server with the schema, and its URL.
 fn server() -> (MariaDb, String) {
-    let server = MariaDb::start(&[]);
+    prepared(MariaDb::start(&[]))
+}
+
+fn prepared(server: MariaDb) -> (MariaDb, String) {
     let place = Place::new("mysql://nobody@127.0.0.1:1/none", "schema");
     let (status, schema) = operators::run(&place, &["schema", "mysql"]);
     assert_eq!(status, Some(0), "{schema}");
@@ -42,6 +47,31 @@ fn doctor() {
     let (status, text) = operators::run(&Place::new(&url, "doctor"), &["doctor"]);
     assert_eq!(status, Some(0), "{text}");
     assert!(text.contains("ok      settings: schema"), "{text}");
+}
+
+/// With the authorities of the machine.
+#[test]
+fn tls() {
+    let authority = Authority::new();
+    let server = MariaDb::start_with_tls(&authority.issue("127.0.0.1"), &authority);
+    let (_server, url) = prepared(server);
+    let place = Place::new(&(url + "?require_ssl=true"), "tls");
+    let file = place.file("authority.pem");
+    std::fs::write(&file, authority.certificate()).expect("a file");
+    let run = |command: &mut Command| {
+        let output = command.output().expect("the command runs");
+        let text = [output.stdout, output.stderr].concat();
+        String::from_utf8_lossy(&text).into_owned()
+    };
+    assert_eq!(
+        run(place.run(&[], "echo ran").env("SSL_CERT_FILE", file)),
+        "ran\n"
+    );
+    let refused = run(&mut place.run(&[], "echo ran"));
+    assert!(
+        refused.contains("not issued by a known authority"),
+        "{refused}"
+    );
 }
 
 #[test]
