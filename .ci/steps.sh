@@ -231,8 +231,9 @@ features_of_libraries() {
 # The tests that `./test` leaves to this.
 more_tests() {
     local packages
+    local -x LEASEHOLD_NATS_SERVER=${LEASEHOLD_NATS_SERVER:-$(.ci/fetch-servers nats)}
     packages=$(tr ' ' '|' <<<"${later[*]}")
-    run_tests "package(/^leasehold-($packages)\$/) - binary(/^($own_step)\$/) | $longer" --workspace
+    run_tests "(package(/^leasehold-($packages)\$/) | $longer) - binary(/^($own_step)\$/)" --workspace
     with_lints cargo test -q --workspace --doc -- backend-{etcd,fred,mysql,nats,object-store}
 }
 
