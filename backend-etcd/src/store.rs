@@ -230,7 +230,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use leasehold_api::Certificates;
-    use leasehold_test_servers::{EtcdServer, eventually};
+    use leasehold_test_servers::{EtcdServer, block_until, eventually};
 
     use futures_util::FutureExt;
     use tokio::runtime::Handle;
@@ -358,6 +358,8 @@ mod tests {
             let put = Put::new("k", None, b"1");
             let mut write = store.write(put);
             assert!((&mut write).now_or_never().is_none());
+            // Else it may not have been sent yet, and was certainly not executed.
+            block_until("the write arrives", || server.has_unread());
             home.shutdown_background();
             let written = write.await;
             let is_unknown = matches!(written, Err(BackendError::OutcomeUnknown { .. }));

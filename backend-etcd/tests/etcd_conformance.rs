@@ -6,98 +6,23 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_api::{Capabilities, Key, List, LockBackend, bounds};
-use leasehold_conformance::{Abilities, Environment, Harness, SetupError, TcpProxy, Timing};
+use leasehold_conformance::{
+    Abilities, Environment, Harness, SetupError, TcpProxy, Timing, WITHOUT_A_CLOCK,
+};
 use leasehold_etcd::{EtcdBackend, Options};
 use leasehold_test_servers::{Authority, EtcdServer};
 
 const FOREIGN: &str = "another program's value";
 
-/// Locks with several holders, jobs, cases that know exactly when a lease ends or which poll is written, that need to know who
-/// listens, and that take hours.
+/// Also cases that know which poll is written, that need to know who listens, and that take hours.
 const CANNOT_RUN: &[&str] = &[
-    "batches::polls_of_a_long_queue",
-    "client_cancel::dropped_conversion_leaves_nothing",
-    "client_jobs::dropped_attempt_counts",
-    "client_jobs::failed_attempts_count_everywhere",
-    "client_jobs::it_waits_for_its_fire_time",
-    "client_jobs::last_success_is_remembered",
-    "client_jobs::late_timer_finds_it_done",
-    "client_jobs::one_of_many_machines_runs_it",
-    "client_jobs::running_job_is_told_and_not_reset",
-    "client_locks::available_permits_are_counted",
-    "client_locks::inspection_answers_is_it_held",
-    "client_sharing::downgrade_never_lets_go",
-    "client_sharing::nested_writer_downgrades_by_dropping",
-    "client_sharing::other_kind_follows_a_drop",
-    "client_sharing::other_terms_are_refused",
-    "client_sharing::permits_are_shared",
-    "client_sharing::readers_share_and_writers_do_not",
-    "client_sharing::refused_upgrade_keeps_reading",
-    "client_sharing::upgrade_of_the_sole_reader",
-    "client_sharing::writing_over_reading_is_refused",
-    "client_waiting::reader_is_not_starved_by_writers",
-    "client_waiting::writer_is_not_starved_by_readers",
-    "conversion::*",
-    "expiry::dead_permit_comes_back_alone",
-    "expiry::one_reader_of_several",
-    "expiry::renewal_never_shortens",
-    "expiry::renewing_one_reader_extends_no_other",
-    "expiry::short_reader_never_cuts_a_long_one",
-    "forced::all_readers_of_the_epoch",
-    "forced::only_the_permit_that_was_named",
-    "foreign::convert_reports_it",
-    "inspection::permits_are_shown",
-    "inspection::readers_are_counted",
-    "inspection::time_left_is_shown",
-    "limits::expired_holders_leave_room",
-    "limits::expired_key_takes_the_newcomers_terms",
-    "limits::holders_full",
-    "limits::idle_key_takes_the_newcomers_terms",
-    "limits::other_capacity_is_told_what_lives_there",
-    "limits::other_kind_is_told_what_lives_there",
-    "limits::refused_attempt_changes_nothing",
-    "limits::waiters_keep_the_key_as_it_is",
     "long_spans::*",
-    "names::hostile_names_wait_and_convert",
-    "notes::readers_and_permits_leave_notes",
     "notifications::group_is_notified_together",
     "notifications::last_reader_notifies_the_writer",
     "notifications::leaving_writer_lets_readers_in",
     "notifications::permits_change_hands_in_order",
     "notifications::pushed_grant_is_the_offer",
     "notifications::pushed_offer_expires_unless_confirmed",
-    "offers::confirmation_never_shortens",
-    "offers::expired_offer_cannot_be_confirmed",
-    "offers::offer_expires_when_its_waiter_would",
-    "offers::poll_never_extends_an_offer",
-    "offers::short_lease_shortens_the_offer",
-    "readers_writers::*",
-    "redelivery::acquire_again_says_the_time_left",
-    "redelivery_queue::doubled_downgrade_undoes_no_upgrade",
-    "redelivery_queue::doubled_upgrade_undoes_no_downgrade",
-    "redelivery_queue::granted_acquire_again_reports_the_offer",
-    "redelivery_queue::late_conversion_after_the_release",
-    "redelivery_queue::permit_acquired_twice_is_taken_once",
-    "reentrancy::dropping_the_write_hold_downgrades",
-    "reentrancy::inner_lease_never_shortens",
-    "reentrancy::nested_readers_weigh_one",
-    "reentrancy::permits_do_not_nest",
-    "reentrancy::reader_reenters_past_a_waiting_writer",
-    "reentrancy::writer_may_read",
-    "reentrancy::writing_over_reading_would_deadlock",
-    "semaphores::*",
-    "stalls::crash_in_an_acquire_costs_one_lease",
-    "stalls::stalled_writer_takes_no_read_key",
-    "starvation::readers_against_endless_writers",
-    "starvation::writer_against_endless_readers",
-    "tokens::next_readers_have_another",
-    "tokens::overlapping_readers_share_one",
-    "tokens::read_guard_kept_over_its_write_hold",
-    "tokens::reader_that_saw_more_starts_an_epoch",
-    "tokens::reader_that_saw_this_epoch_shares_it",
-    "tokens::store_follows_conversions",
-    "tokens::store_takes_readers_then_a_writer",
-    "tokens::token_is_at_least_the_servers_time",
     "unreachable::all_unreachable_counts_as_free",
     "unreachable::its_ticket_is_kept",
     "unreachable::marked_unreachable_at_most_twice",
@@ -238,5 +163,8 @@ fn main() -> ExitCode {
     let with_tls = |it: &Authority| EtcdServer::start_with_tls(&it.issue("127.0.0.1"), it);
     let server = authority.as_ref().map(with_tls);
     let server = Arc::new(server.unwrap_or_else(EtcdServer::start));
-    leasehold_conformance::run(Etcd { server, authority }, CANNOT_RUN)
+    leasehold_conformance::run(
+        Etcd { server, authority },
+        &[WITHOUT_A_CLOCK, CANNOT_RUN].concat(),
+    )
 }

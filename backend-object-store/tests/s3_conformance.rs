@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_api::ConnectError;
-use leasehold_conformance::{SetupError, Timing};
+use leasehold_conformance::{SetupError, Timing, WITHOUT_A_CLOCK};
 use leasehold_object_store::{ObjectStoreBackend, Options};
 use leasehold_test_servers::SeaweedFs;
 use support::{CANNOT_RUN, Objects, Store};
@@ -39,5 +39,5 @@ fn main() -> ExitCode {
         // Nobody needs it to list the cases.
         store: Arc::new(LazyLock::new(SeaweedFs::start)),
     };
-    leasehold_conformance::run(objects, CANNOT_RUN)
+    leasehold_conformance::run(objects, &[WITHOUT_A_CLOCK, CANNOT_RUN].concat())
 }

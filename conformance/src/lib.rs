@@ -44,6 +44,7 @@ mod proxy;
 mod rules;
 mod runner;
 mod session;
+mod without_a_clock;
 mod world;
 
 pub use case::{Case, Need};
@@ -52,3 +53,4 @@ pub use families::all as cases;
 pub use harness::{Abilities, Environment, Harness, SetupError, Timing};
 pub use network::TcpProxy;
 pub use runner::{run, run_case};
+pub use without_a_clock::WITHOUT_A_CLOCK;

@@ -173,6 +173,20 @@ impl EtcdServer {
         self.signal(Signal::STOP);
     }
 
+    /// Whether something has arrived that the process has not read yet.
+    pub fn has_unread(&self) -> bool {
+        let connections = std::fs::read_to_string("/proc/net/tcp").expect("Linux");
+        let to_server = format!(":{:04X}", self.port());
+        connections.lines().any(|line| {
+            // The number, both ends, the state, and the sizes of both queues.
+            let parts: Vec<&str> = line.split_whitespace().take(5).collect();
+            let [_, local, _, "01", queues] = parts[..] else {
+                return false;
+            };
+            local.ends_with(&to_server) && !queues.ends_with(":00000000")
+        })
+    }
+
     /// Lets a paused process go on.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
