@@ -414,8 +414,7 @@ suites_through_a_pooler() {
 # Runs everything that needs a Postgres server.
 on_postgres() {
     on_all_backends postgres --test-threads 4
-    suite postgres_conformance postgres
-    LEASEHOLD_DIFFERENTIAL_COMMANDS=10000 on_all_backends postgres_differential --nocapture
+    side_by_side "suite postgres_conformance postgres" "differential_on postgres 10000"
 }
 
 # Runs everything that needs a SQLite file.
@@ -446,7 +445,7 @@ on_nats() {
 # Also three servers whose leader changes.
 more_on_nats() {
     local -x LEASEHOLD_NATS_SERVER=${LEASEHOLD_NATS_SERVER:-$(.ci/fetch-servers nats)}
-    LEASEHOLD_DIFFERENTIAL_COMMANDS=$1 on_all_backends nats_differential --nocapture
+    differential_on nats "$1"
     on_all_backends nats_cluster --test-threads 1
 }
 
@@ -460,10 +459,6 @@ on_s3() {
     on_all_backends s3
     on_all_backends s3_conformance --test-threads 4 2>&1 | tee "$TMPDIR/s3.log"
     all_passed "$TMPDIR/s3.log" object-store-s3
-}
-
-differential_on_mysql() {
-    LEASEHOLD_DIFFERENTIAL_COMMANDS=$1 on_all_backends mysql_differential --nocapture
 }
 
 # torture_elsewhere MINUTES: with the features that nothing else in the workspace needs, and on SQLite. The command needs the
@@ -481,9 +476,10 @@ torture_elsewhere() {
         "torments $1 leasehold-s3 s3" "torments $1 election-s3 s3"
 }
 
-# Without push, some outcomes are rare: it takes minutes until each has occurred often enough.
-differential_on_sqlite() {
-    LEASEHOLD_DIFFERENTIAL_COMMANDS=$1 on_all_backends sqlite_differential --nocapture
+# differential_on STORE COUNT: the differential test on another store. Without push, some outcomes are rare: it takes minutes
+# until each has occurred often enough.
+differential_on() {
+    LEASEHOLD_DIFFERENTIAL_COMMANDS=$2 on_all_backends "$1_differential" --nocapture
 }
 
 # Runs the suite on a quorum of three Redis servers, and on one of three different backends. Restarts the
