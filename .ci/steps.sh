@@ -514,10 +514,11 @@ declare -A three_faults=(
     [quorum]="stop client|refuse connections|kill one server, restart with its data"
 )
 
-# Torments locks with three kinds of faults. Jobs and elections need longer runs.
+# Torments locks with three kinds of faults. Jobs and elections need longer runs. A run lasts up to three times this long,
+# until enough was seen.
 torture_briefly() {
     local briefly=true
-    torture_locks 0.3
+    torture_locks 0.15
 }
 
 # torments MINUTES SUBJECT TOPOLOGY...: one topology after the other. `only` may have more arguments.
