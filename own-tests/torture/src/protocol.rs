@@ -4,7 +4,7 @@
 //! process first says `{"got":"ready"}`. It exits when its input closes. So an adapter is a loop over
 //! the lines of its input, in any language; it needs no clock and no thread for the controller's sake.
 //!
-//! What is left out if absent is asked only of leasehold: a program of somebody else never sees it.
+//! Only leasehold's processes get the fields that may be absent. A stranger's program never sees them.
 
 use std::time::Duration;
 

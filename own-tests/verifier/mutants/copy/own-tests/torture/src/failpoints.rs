@@ -20,7 +20,7 @@ use crate::topology::within;
 const ON: &str = "LEASEHOLD_FAILPOINTS";
 /// The number of the client, and where it tells what happens.
 const CLIENT: &str = "LEASEHOLD_FAILPOINTS_OF_CLIENT";
-/// Something happens one time of so many that a task reaches a place, and one time of so many of these, its process dies.
+/// A task is stopped once in so many times that one reaches a place. Once in so many of these, its process dies instead.
 const HAPPENS: usize = 30;
 const DIES: usize = 12;
 /// The kinds of faults, with the name of the place after it.
