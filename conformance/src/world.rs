@@ -211,20 +211,20 @@ impl World {
         tolerance.max(self.slowest.get() + Timing::real().tolerance)
     }
 
-    /// Checks that the lease expires at `expiry`, within the tolerance.
+    /// Checks that the lease expires at `expiry`, within the tolerance, or as late as a lease may still count.
     pub(crate) fn ends_at(
         &self,
         (stamp, remaining): (Stamp, Duration),
         expiry: ServerTime,
     ) -> Checked<()> {
-        let actual = stamp.at.saturating_add(remaining).as_micros();
-        let difference = Duration::from_micros(actual.abs_diff(expiry.as_micros()));
-        let tolerance = self.tolerance();
-        if difference <= tolerance {
+        let actual = stamp.at.saturating_add(remaining);
+        let early = self.tolerance();
+        let late = early.max(self.late_ends());
+        if expiry.saturating_since(actual) <= early && actual.saturating_since(expiry) <= late {
             return Checked::passed(());
         }
         let left = expiry.saturating_since(stamp.at);
-        let expected = format!("{left:?} left, plus or minus {tolerance:?}");
+        let expected = format!("{left:?} left, at most {early:?} less and {late:?} more");
         Checked::failed(expected, remaining)
     }
 }
