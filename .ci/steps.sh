@@ -383,8 +383,11 @@ fenced_updates() {
     LEASEHOLD_SEEDS=$1 passed 5 cargo test -q --release --example explore_with_sim
 }
 
-# Runs the benches that compare leasehold with other lock libraries, and builds what torments those.
+# Runs the benches that compare leasehold with other lock libraries, and the lock services, and builds what torments those
+# libraries.
 benches_with_peers() {
+    local -x LEASEHOLD_NATS_SERVER=${LEASEHOLD_NATS_SERVER:-$(.ci/fetch-servers nats)}
+    local -x LEASEHOLD_WEED=${LEASEHOLD_WEED:-$(.ci/fetch-servers s3)}
     with_lints cargo check -q -p leasehold-torture --all-targets --features peers
     with_lints cargo run -q -p leasehold-benches --all-features --bin report -- \
         --quick --out "$TMPDIR/bench-report"

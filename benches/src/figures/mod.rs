@@ -10,6 +10,8 @@ pub mod peers;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod sequential;
+#[cfg(feature = "stores")]
+mod stores;
 
 pub use measurement::Effort;
 pub(crate) use measurement::{Fixture, Measurement, Often, Reading, median};
@@ -35,6 +37,8 @@ pub(crate) const ALL: &[Measurement] = &[
     measurement!("leases", IfNamed, held::measure_leases),
     #[cfg(feature = "postgres")]
     measurement!("postgres", Once, postgres::measure),
+    #[cfg(feature = "stores")]
+    measurement!("stores", Once, stores::measure),
     #[cfg(feature = "peers")]
     measurement!("peer", Once, peers::measure),
 ];
