@@ -80,9 +80,10 @@ async fn figures(fixture: &Fixture, url: &str) -> Result<Figures> {
 
 /// A URL, and what ends its server when it is dropped.
 type Started = (String, Box<dyn Send>);
+type Start = fn() -> Started;
 
 /// Their data is in the folder for temporary files. Postgres and MariaDB don't sync it to disk, as Redis doesn't by default.
-const SERVICES: [(&str, fn() -> Started); 6] = [
+const SERVICES: [(&str, Start); 6] = [
     ("postgres", || {
         let server = PostgresOptions::default().with_access("trust").start();
         server.execute("postgres", postgres::SCHEMA);
