@@ -51,8 +51,8 @@ impl SqliteBackend {
     ///
     /// # Errors
     /// - [`ConnectError::Invalid`] if an option is out of range, the path is empty or `:memory:`, or tokio's clock is paused.
-    /// - [`ConnectError::Backend`] if the file can't be opened, is not a database, or is on a
-    ///   [network file system](crate#the-file).
+    /// - [`ConnectError::Backend`] if the file can't be opened, is not a database, has [several names](crate#the-file), or
+    ///   is on a network file system.
     ///
     /// # Cancel safety
     /// If you drop the future, the file is closed.

@@ -43,10 +43,14 @@ thread_local! {
 pub(crate) struct LockFile {
     pub(crate) connection: Connection,
     pub(crate) clock: Clock,
-    path: PathBuf,
-    /// Device and number of the file.
-    inode: (u64, u64),
+    /// The file, its log and the index of that.
+    paths: [PathBuf; 3],
+    /// What they led to when the file was opened.
+    inodes: Vec<Inode>,
 }
+
+/// The device and the number of a file.
+type Inode = (u64, u64);
 
 impl LockFile {
     /// Opens the file, or creates it.
@@ -58,6 +62,7 @@ impl LockFile {
             let reason = format!("locks of SQLite are not safe on {name}: use a local file system");
             return Err(BackendError::rejected(reason));
         }
+        check_names(path)?;
         let boot = host::boot().map_err(not_found)?;
         let until = Instant::now() + OPEN_WITHIN;
         let (connection, clock) = loop {
@@ -68,28 +73,50 @@ impl LockFile {
                 Err(error) => return Err(not_opened(existing, error)),
             }
         };
+        let paths = paths_of(path).map_err(not_found)?;
         Ok(Self {
             connection,
             clock,
-            inode: inode_of(path).map_err(not_found)?,
-            path: path.to_path_buf(),
+            inodes: inodes_of(&paths).map_err(not_found)?,
+            paths,
         })
     }
 
-    /// Fails if the path leads to another file by now: other programs would take its locks.
-    pub(crate) fn check_path(&self) -> Result<(), BackendError> {
-        match inode_of(&self.path) {
-            Ok(found) if found == self.inode => Ok(()),
+    /// Fails if a path leads to another file by now: other programs would take its locks.
+    pub(crate) fn check_paths(&self) -> Result<(), BackendError> {
+        match inodes_of(&self.paths) {
+            Ok(found) if found == self.inodes => Ok(()),
             _ => Err(BackendError::rejected(
-                "the file was removed or replaced: open it again",
+                "the file, or its -wal or -shm, was removed or replaced: open it again",
             )),
         }
     }
 }
 
-fn inode_of(path: &Path) -> std::io::Result<(u64, u64)> {
-    let found = fs::metadata(path)?;
-    Ok((found.dev(), found.ino()))
+/// SQLite has the log and its index where symbolic links lead.
+fn paths_of(path: &Path) -> std::io::Result<[PathBuf; 3]> {
+    let real = fs::canonicalize(path)?;
+    let beside = |suffix| {
+        let mut name = real.clone().into_os_string();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    Ok([path.to_path_buf(), beside("-wal"), beside("-shm")])
+}
+
+fn inodes_of(paths: &[PathBuf]) -> std::io::Result<Vec<Inode>> {
+    let found = paths.iter().map(fs::metadata);
+    found.map(|it| it.map(|it| (it.dev(), it.ino()))).collect()
+}
+
+/// Fails if an existing file has several names. Beside each, SQLite would have a log of its own, with locks of its own.
+fn check_names(path: &Path) -> Result<(), BackendError> {
+    let problem = match fs::metadata(path) {
+        Ok(found) if found.nlink() > 1 => "the file has several names (hard links)",
+        Ok(_) if host::is_mounted(path) => "the file itself is mounted: mount its folder",
+        _ => return Ok(()),
+    };
+    Err(BackendError::rejected(problem))
 }
 
 fn connect(

@@ -1,9 +1,9 @@
 //! What the machine knows: its boot, its clocks, its file systems.
 
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{boot, network_file_system, since_boot};
+pub(crate) use linux::{boot, is_mounted, network_file_system, since_boot};
 #[cfg(not(target_os = "linux"))]
-pub(crate) use other::{boot, network_file_system, since_boot};
+pub(crate) use other::{boot, is_mounted, network_file_system, since_boot};
 
 /// Microseconds since 1970, UTC.
 pub(crate) fn time_of_day() -> u64 {
@@ -17,6 +17,7 @@ mod linux {
     use std::{fs, io};
 
     use leasehold_api::{Runtime, TokioRuntime};
+    use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statfs, statx};
 
     /// What `statfs` calls file systems of other machines, and those that a program of unknown care serves.
     const NETWORK: [(u32, &str); 6] = [
@@ -45,7 +46,13 @@ mod linux {
     /// The name of the file system of an existing path, if SQLite's locks are not safe there.
     pub(crate) fn network_file_system(path: &Path) -> io::Result<Option<&'static str>> {
         // The numbers have 32 bits, in a field whose type depends on the architecture.
-        Ok(name_of(rustix::fs::statfs(path)?.f_type as u32))
+        Ok(name_of(statfs(path)?.f_type as u32))
+    }
+
+    /// Whether the file itself is mounted, as a single file is into a container. Kernels before 5.8 don't tell.
+    pub(crate) fn is_mounted(file: &Path) -> bool {
+        let found = statx(CWD, file, AtFlags::empty(), StatxFlags::empty());
+        found.is_ok_and(|it| it.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
     }
 
     fn name_of(kind: u32) -> Option<&'static str> {
@@ -68,6 +75,12 @@ mod linux {
                 None
             );
         }
+
+        #[test]
+        fn mounted_path_is_told_from_one_within() {
+            assert!(is_mounted(Path::new("/proc")));
+            assert!(!is_mounted(Path::new("/proc/self")));
+        }
     }
 }
 
@@ -88,5 +101,9 @@ mod other {
 
     pub(crate) fn network_file_system(_: &Path) -> io::Result<Option<&'static str>> {
         Ok(None)
+    }
+
+    pub(crate) fn is_mounted(_: &Path) -> bool {
+        false
     }
 }

@@ -19,7 +19,10 @@
 //! - It is created if it doesn't exist, with its tables. It may also be a database of yours: the tables are
 //!   `leasehold_locks` and `leasehold_clock`. It is switched to write-ahead logging.
 //! - It is on a local file system. NFS, SMB, 9p and FUSE are refused.
-//! - Don't delete, move or replace it while a program uses it. Calls fail then, until it is opened again.
+//! - It has one name, because SQLite has a log beside each. One with hard links is refused, and one that is mounted alone: mount
+//!   its folder into a container.
+//! - Don't delete, move or replace it, its `-wal` or its `-shm` while a program uses it. Calls fail then, until it is opened
+//!   again.
 //! - A program that opens it with another copy of SQLite in the same process breaks SQLite's own locks.
 //!
 //! # Durability

@@ -88,7 +88,7 @@ impl Queue {
         let (sender, answer) = oneshot::channel();
         let command = Box::new(move |file: &mut LockFile| {
             if !sender.is_closed() {
-                drop(sender.send(work(file)));
+                drop(sender.send(file.check_paths().and_then(|()| work(file))));
             }
         });
         let sent = match &*self.lock() {

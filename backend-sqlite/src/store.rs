@@ -111,7 +111,6 @@ impl Store for SqliteStore {
         let (expected, deadline, step) = (write.expected, write.deadline, write.stamp);
         let keep_until = signed(write.keep_until.as_micros());
         let written = self.queue.run(self.is_renewing, move |file| {
-            file.check_path()?;
             let immediate = TransactionBehavior::Immediate;
             let transaction = file.connection.transaction_with_behavior(immediate);
             // From here on, no other program writes.

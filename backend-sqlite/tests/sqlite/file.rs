@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use leasehold_api::{
-    Acquire, BackendError, Error, Key, LockBackend, LockSpec, Mode, Operation, OwnerId, SessionId,
+    Acquire, BackendError, Error, Key, LockBackend, LockClient, LockSpec, Mode, Operation, OwnerId,
+    SessionId,
 };
 use leasehold_sqlite::{ConnectError, Options, SqliteBackend};
 use leasehold_test_servers::eventually;
@@ -51,8 +52,46 @@ async fn replaced_file_is_noticed() {
         std::fs::remove_file(file).expect("removed");
     }
     drop(folder.backend().await);
+    let read = locks.inspect("k").await.expect_err("nor is it read");
+    assert!(matches!(read, Error::Rejected { .. }), "{read:?}");
     let refused = guard.release().await.expect_err("the file is another one");
     assert!(matches!(refused, Error::Rejected { .. }), "{refused:?}");
+}
+
+/// Each name would have a log of its own beside it, and so locks of its own.
+#[tokio::test]
+async fn file_with_two_names_is_refused() {
+    let folder = Folder::new();
+    let locks = folder.locks().await;
+    let other = folder.0.path().join("other.db");
+    std::fs::hard_link(folder.file(), &other).expect("linked");
+    let refused = SqliteBackend::open(&other).await.expect_err("two names");
+    let text = refused.to_string();
+    assert!(text.contains("several names"), "{refused:?}");
+    // A symbolic link is no other name.
+    std::fs::remove_file(&other).expect("removed");
+    std::os::unix::fs::symlink(folder.file(), &other).expect("linked");
+    let guard = locks.mutex("k").expect("a key").lock().await.expect("free");
+    let others = SqliteBackend::open(&other).await.expect("one name");
+    let others = LockClient::new(others).mutex("k").expect("a key");
+    let outcome = others.try_lock().await.expect("an answer");
+    assert!(!outcome.is_acquired());
+    guard.release().await.expect("released");
+}
+
+/// The next program would make another one, and find no lock in it.
+#[tokio::test]
+async fn removed_log_is_noticed() {
+    for suffix in ["-wal", "-shm"] {
+        let folder = Folder::new();
+        let locks = folder.locks().await;
+        let guard = locks.mutex("k").expect("a key").lock().await.expect("free");
+        let mut file = folder.file().into_os_string();
+        file.push(suffix);
+        std::fs::remove_file(file).expect("removed");
+        let refused = guard.release().await.expect_err(suffix);
+        assert!(matches!(refused, Error::Rejected { .. }), "{refused:?}");
+    }
 }
 
 /// A call ends in time with an error that says that nothing was written, and the next one works.
