@@ -15,6 +15,8 @@ mod number {
     pub(super) const NOT_CLUSTERED: u64 = 10074;
     pub(super) const NO_MESSAGE: u64 = 10037;
     pub(super) const WRONG_SEQUENCE: [u64; 2] = [10071, 10164];
+    /// The leader could not store it. Before NATS 2.14, others may have: a majority had accepted it.
+    pub(super) const NOT_STORED: u64 = 10077;
     /// No JetStream, for this account or at all; a message that is too large.
     pub(super) const PERMANENT: [u64; 4] = [10039, 10076, 10054, NO_STREAM];
 }
@@ -143,6 +145,10 @@ impl Bucket {
                 has("discard_new_per_subject"),
                 "a key that was written can't be written again: discard_new_per_subject",
             ),
+            (
+                has("subject_delete_marker_ttl"),
+                "markers take the places of rows that have aged out: subject_delete_marker_ttl",
+            ),
             (!is_plain, "it is no plain bucket"),
         ];
         let found = problems.into_iter().find(|(is_bad, _)| *is_bad);
@@ -158,6 +164,16 @@ impl Refusal {
     /// Whether another client has written the row first.
     pub(crate) fn is_conflict(&self) -> bool {
         number::WRONG_SEQUENCE.contains(&self.code)
+    }
+
+    /// The error of a write.
+    pub(crate) fn into_error_of_write(self) -> BackendError {
+        match (self.code, self.into_error()) {
+            (number::NOT_STORED, error) => {
+                BackendError::outcome_unknown("a replica may have stored it").with_source(error)
+            }
+            (_, error) => error,
+        }
     }
 
     /// The error of a call that wrote nothing.

@@ -252,7 +252,7 @@ impl Store for NatsStore {
         {
             Ok(answer) => answer,
             Err(refusal) if refusal.is_conflict() => return Ok(Written::NotApplied),
-            Err(refusal) => return Err(refusal.into_error()),
+            Err(refusal) => return Err(refusal.into_error_of_write()),
         };
         let unreadable = || BackendError::outcome_unknown("the answer has no sequence");
         let sequence = answer["seq"].as_u64().ok_or_else(unreadable)?;

@@ -111,6 +111,14 @@ async fn dangerous_bucket_is_refused() {
             "can't be written again",
         ),
         (json!({ "subjects": ["other.>"] }), "plain"),
+        (
+            json!({
+                "subject_delete_marker_ttl": 60_000_000_000_u64,
+                "allow_msg_ttl": true,
+                "allow_rollup_hdrs": true,
+            }),
+            "marker",
+        ),
     ]
     .into_iter()
     .enumerate()
@@ -295,6 +303,36 @@ async fn unanswered_request_is_tried_again() {
         panic!("the connection was lost");
     };
     assert!(error.to_string().contains("the second answer"), "{error:?}");
+}
+
+/// A leader before NATS 2.14 says so if its own disk is full, when a majority has accepted the write.
+#[tokio::test]
+async fn write_that_a_leader_could_not_store_may_be_stored_by_others() {
+    let server = NatsServers::start("mappings { \"$KV.leasehold.k\": \"fake\" }");
+    let client = async_nats::connect(server.url()).await.expect("connected");
+    let mut writes = client.subscribe("fake").await.expect("subscribed");
+    client.flush().await.expect("sent");
+    let answering = async {
+        while let Some(write) = writes.next().await {
+            let error =
+                json!({ "error": { "err_code": 10077, "description": "no space left on device" } });
+            let reply = write.reply.expect("a request");
+            let answered = client.publish(reply, error.to_string().into()).await;
+            answered.expect("connected");
+        }
+    };
+    let backend = backend(&server.url()).await;
+    let now = backend.hello().await.expect("a clock").at;
+    let request = [waiter(1, now.saturating_add(Duration::from_secs(5)))];
+    let acquiring = backend.acquire(&request);
+    let Either::Left((mut answers, _)) = select(acquiring, Box::pin(answering)).await else {
+        panic!("the connection was lost");
+    };
+    let error = answers.remove(0).expect_err("not stored");
+    assert!(
+        matches!(error, BackendError::OutcomeUnknown { .. }),
+        "{error:?}"
+    );
 }
 
 #[tokio::test]
