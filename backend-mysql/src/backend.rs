@@ -1,5 +1,6 @@
 //! The backend: a store, and a second one for renewals.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -79,8 +80,9 @@ impl MysqlBackend {
         let runtime = TokioRuntime::current();
         let here = Handle::current();
         let renewals = TokioRuntime::renewal_thread().unwrap_or_else(|| here.clone());
+        let pace = Arc::default();
         let [commands, renewals] = [here, renewals].map(|home| MysqlStore {
-            connections: Connections::new(opts.clone(), home),
+            connections: Connections::new(opts.clone(), home, Arc::clone(&pace)),
             runtime: runtime.clone(),
             prefix: options.key_prefix.as_str().into(),
         });

@@ -1,11 +1,15 @@
 //! Connections, and what their errors mean.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use leasehold_api::{BackendError, Certificates, InvalidInput, TokioRuntime, bounds};
+use leasehold_api::{
+    BackendError, Certificates, ConnectPace, InvalidInput, Moment, Runtime, TokioRuntime, bounds,
+    first_of,
+};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Error, Opts, OptsBuilder};
+use tokio::net::lookup_host;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -51,9 +55,18 @@ pub(crate) struct Connections {
     opts: Opts,
     /// The tokio runtime that they work on.
     home: Handle,
-    /// The one that was used last is at the end.
-    idle: Mutex<Vec<Conn>>,
+    /// That of the client: for commands and for renewals.
+    pace: Arc<ConnectPace>,
+    idle: Mutex<Idle>,
     room: Semaphore,
+}
+
+#[derive(Default)]
+struct Idle {
+    /// The one that was used last is at the end.
+    conns: Vec<Conn>,
+    /// When the newest connection was opened.
+    opened: Moment,
 }
 
 impl fmt::Debug for Connections {
@@ -73,10 +86,11 @@ pub(crate) struct Lent<'a> {
 }
 
 impl Connections {
-    pub(crate) fn new(opts: Opts, home: Handle) -> Self {
+    pub(crate) fn new(opts: Opts, home: Handle, pace: Arc<ConnectPace>) -> Self {
         Self {
             opts,
             home,
+            pace,
             idle: Mutex::default(),
             room: Semaphore::new(CONNECTIONS),
         }
@@ -86,7 +100,7 @@ impl Connections {
     pub(crate) async fn lend(&self) -> Result<Lent<'_>, BackendError> {
         let room = self.room.acquire().await;
         let room = room.map_err(|_| BackendError::Closed)?;
-        let idle = self.idle().pop();
+        let idle = self.idle().conns.pop();
         let is_used = idle.is_some();
         let conn = match idle {
             Some(conn) => conn,
@@ -105,12 +119,20 @@ impl Connections {
         // Other options keep the sessions of TLS: one that is resumed may outlive the certificate.
         let ssl = self.opts.ssl_opts().cloned();
         let opts = OptsBuilder::from_opts(self.opts.clone()).ssl_opts(ssl);
-        let (opening, runtime) = (checked(opts.into()), TokioRuntime::new(self.home.clone()));
-        let opening = async move { runtime.timeout(bounds::CONNECT_TIMEOUT, opening).await };
+        let (opts, runtime, pace) = (opts.into(), self.runtime(), Arc::clone(&self.pace));
+        let opening = async move {
+            let limit = bounds::CONNECT_TIMEOUT;
+            let late = || Err(BackendError::unavailable("no connection in time"));
+            let opening = async {
+                let opening = runtime.timeout(limit, reached(opts, &runtime));
+                opening.await.unwrap_or_else(late)
+            };
+            pace.connect(&runtime, limit, opening).await
+        };
         let opened = self.home.spawn(opening).await;
-        let opened = opened.map_err(|_| BackendError::Closed)?;
-        let late = || BackendError::unavailable("no connection in time");
-        opened.ok_or_else(late)?
+        let opened = opened.map_err(|_| BackendError::Closed)??;
+        self.idle().opened = self.runtime().now();
+        Ok(opened)
     }
 
     /// Checks the server and the table.
@@ -121,19 +143,42 @@ impl Connections {
         lent.answered(checked).map_err(not_written)
     }
 
-    /// Drops the idle connections. The server is read-only, and the next connection may lead to the one that took over.
+    /// Drops the idle connections: one was lost, and the others probably too, or the server is read-only, and the next
+    /// connection may lead to the one that took over.
     pub(crate) fn leave(&self) {
-        self.idle().clear();
+        let mut idle = self.idle();
+        idle.conns.clear();
+        let error = BackendError::unavailable("the connection was lost");
+        self.pace.ended(&self.runtime(), idle.opened, &error);
     }
 
     pub(crate) fn close(&self) {
         self.room.close();
-        self.idle().clear();
+        self.idle().conns.clear();
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Conn>> {
+    fn runtime(&self) -> TokioRuntime {
+        TokioRuntime::new(self.home.clone())
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Idle> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Opens a connection to one of the addresses of the server's name.
+async fn reached(opts: Opts, runtime: &TokioRuntime) -> Result<Conn, BackendError> {
+    if opts.socket().is_some() {
+        return checked(opts).await;
+    }
+    let unknown =
+        |error| BackendError::unavailable("the server's name is unknown").with_source(error);
+    let found = lookup_host((opts.ip_or_hostname(), opts.tcp_port())).await;
+    let attempts = found.map_err(unknown)?.map(|address| {
+        let opts = OptsBuilder::from_opts(opts.clone());
+        checked(opts.resolved_ips(Some([address.ip()])).into())
+    });
+    first_of(runtime, bounds::CONNECT_TIMEOUT, attempts).await
 }
 
 /// Opens a connection, and checks the settings of its server.
@@ -152,13 +197,15 @@ impl Lent<'_> {
     pub(crate) fn answered<T>(self, answer: Result<T, Error>) -> Result<T, Error> {
         let stays = |error: &Error| is_refusal(error) && !has_code(error, &refusal::ELSEWHERE);
         let goes_on = answer.as_ref().map_or_else(stays, |_| true);
-        let mut idle = self.of.idle();
-        if !goes_on {
-            idle.clear();
-        } else if !self.of.room.is_closed() {
-            idle.push(self.conn);
+        if goes_on {
+            // Before or after `close` empties it.
+            let mut idle = self.of.idle();
+            if !self.of.room.is_closed() {
+                idle.conns.push(self.conn);
+            }
+        } else {
+            self.of.leave();
         }
-        drop(idle);
         answer
     }
 }
@@ -175,8 +222,11 @@ pub(crate) fn opts_of(url: &str, certificates: &Certificates) -> Result<Opts, In
     if opts.db_name().is_none_or(str::is_empty) {
         return Err(InvalidInput::setting("URL", "it names no database"));
     }
+    // The library keeps the brackets of an IPv6 address.
+    let host = opts.ip_or_hostname().trim_matches(['[', ']']).to_owned();
     let builder = OptsBuilder::from_opts(opts).setup(SETUP.to_vec());
-    Ok(builder.prefer_socket(false).ssl_opts(ssl).into())
+    let builder = builder.ip_or_hostname(host).prefer_socket(false);
+    Ok(builder.ssl_opts(ssl).into())
 }
 
 /// Whether the server has refused a statement, and the connection goes on.

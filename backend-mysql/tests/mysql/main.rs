@@ -7,6 +7,8 @@ mod fenced;
 mod support;
 mod tls;
 
+use std::env;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,9 +17,12 @@ use leasehold_api::{
     Mode, Operation, OwnerId, SessionId,
 };
 use leasehold_mysql::{ConnectError, MysqlBackend, Options};
-use leasehold_test_servers::{MariaDb, eventually};
+use leasehold_test_servers::{MariaDb, SilentFirstAddress, eventually};
 use mysql_async::prelude::Queryable;
 use support::{USER, server};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::timeout_at;
 
 /// What a busy machine may add to any time.
 const SLACK: Duration = Duration::from_secs(40);
@@ -96,6 +101,65 @@ async fn dangerous_server_is_refused() {
     }
     let server = server(&["--log-bin", "--sync-binlog=1", "--binlog-format=MIXED"]);
     use_once(&connect(&server, Options::new()).await, "k").await;
+}
+
+const NAMED_URL: &str = "LEASEHOLD_TEST_NAMED_URL";
+
+#[tokio::test]
+#[ignore = "silent_address_hides_no_server runs it in a process of its own"]
+async fn with_name() {
+    let url = env::var(NAMED_URL).expect("a URL");
+    let backend = MysqlBackend::connect(&url).await.expect("connected");
+    use_once(&LockClient::new(backend), "k").await;
+}
+
+#[test]
+fn silent_address_hides_no_server() {
+    let server = server(&[]);
+    let name = SilentFirstAddress::beside(([127, 0, 0, 1], server.port()).into());
+    let url = format!("mysql://{USER}@{}/shop", name.name());
+    let mut child = Command::new(env::current_exe().expect("a path"));
+    child.args(["--ignored", "--exact", "with_name"]);
+    child.env(NAMED_URL, url).envs(name.environment());
+    assert!(child.status().expect("started").success());
+    assert!(name.was_tried());
+}
+
+#[tokio::test]
+async fn ipv6_address_leads_to_the_server() {
+    let server = server(&["--bind-address=::1"]);
+    for sql in [
+        format!("CREATE USER {USER}@'::1'"),
+        format!("GRANT ALL ON shop.leasehold_locks TO {USER}@'::1'"),
+    ] {
+        server.execute("mysql", &sql);
+    }
+    let url = format!("mysql://{USER}@[::1]:{}/shop", server.port());
+    let backend = MysqlBackend::connect(&url).await.expect("connected");
+    use_once(&LockClient::new(backend), "k").await;
+}
+
+/// However many calls wait, and though the server closes each connection at once.
+#[tokio::test]
+async fn waiting_calls_connect_at_a_pace() {
+    const WITHIN: Duration = Duration::from_secs(5);
+    let mut server = server(&[]);
+    let locks = connect(&server, Options::new()).await;
+    use_once(&locks, "k").await;
+    server.stop();
+    let address = ("127.0.0.1", server.port());
+    let listener = TcpListener::bind(address).await.expect("free");
+    let mut waiting = JoinSet::new();
+    for n in 0..50 {
+        let mutex = locks.mutex(n.to_string()).expect("a key");
+        waiting.spawn(async move { mutex.lock().await.is_ok() });
+    }
+    let (until, mut count) = (Instant::now() + WITHIN, 0);
+    while let Ok(accepted) = timeout_at(until.into(), listener.accept()).await {
+        accepted.expect("a connection");
+        count += 1;
+    }
+    assert!((2..50).contains(&count), "{count}");
 }
 
 #[tokio::test]
