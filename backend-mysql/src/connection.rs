@@ -18,10 +18,11 @@ use crate::tls;
 /// The maximum number of connections for commands, and for renewals.
 const CONNECTIONS: usize = 4;
 
-/// What each connection begins with. The clock is read as a local time, and with summer time an hour comes twice. MySQL
+/// What each connection begins with, whatever the administrator has set for all. With `NAMES binary`, keys and states are not
+/// converted to another character set. The clock is read as a local time, and with summer time an hour comes twice. MySQL
 /// counts the wait for another transaction's lock in seconds, so only MariaDB can end it before a call's default limit.
 const SETUP: [&str; 2] = [
-    "SET time_zone = '+00:00', autocommit = 1, lock_wait_timeout = 1,
+    "SET NAMES binary, sql_mode = 'STRICT_ALL_TABLES', time_zone = '+00:00', autocommit = 1, lock_wait_timeout = 1,
      innodb_lock_wait_timeout = 1 /*M! , max_statement_time = 0.5 */",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
 ];

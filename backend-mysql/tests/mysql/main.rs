@@ -103,6 +103,32 @@ async fn dangerous_server_is_refused() {
     use_once(&connect(&server, Options::new()).await, "k").await;
 }
 
+/// Such as an administrator sets for all clients.
+#[tokio::test]
+async fn settings_for_all_clients_change_no_row() {
+    for settings in [
+        &[
+            "--character-set-server=latin1",
+            "--init-connect=SET CHARACTER SET utf8mb4",
+        ][..],
+        &["--sql-mode=ORACLE,EMPTY_STRING_IS_NULL"],
+    ] {
+        let server = server(settings);
+        let locks = connect(&server, Options::new()).await;
+        let [one, two] = ["ключ", "нота"].map(|key| locks.mutex(key).expect("a key"));
+        let held = one.try_lock().await.expect(settings[0]);
+        let held = held.into_guard().expect("free");
+        let other = two.try_lock().await.expect("another key");
+        other
+            .into_guard()
+            .expect("free")
+            .release()
+            .await
+            .expect("released");
+        held.release().await.expect("released");
+    }
+}
+
 const NAMED_URL: &str = "LEASEHOLD_TEST_NAMED_URL";
 
 #[tokio::test]
