@@ -64,6 +64,11 @@ impl Place {
             ));
         }
         let (login, hosts) = rest.rsplit_once('@').unwrap_or(("", rest));
+        if login.contains('@') {
+            // Perhaps a second host has a login too: all hosts but the last one would be a part of the password.
+            let problem = "there is one login, for all hosts; write an @ in it as %40";
+            return Err(InvalidInput::setting("URL", problem));
+        }
         let decoded = |text: &str| {
             let text = percent_decode_str(text).decode_utf8();
             text.map(String::from).map_err(|_| invalid())

@@ -77,6 +77,7 @@ async fn bad_url_is_refused_without_its_password() {
         "nats://me:s3cret@127.0.0.1/a.b",
         "nats://me:s3cret@127.0.0.1/a?b=c",
         "nats://m%FFe:s3cret@127.0.0.1",
+        "nats://me:s3cret@127.0.0.1,me:s3cret@127.0.0.2",
     ] {
         let error = NatsBackend::connect(url).await.expect_err(url);
         assert!(matches!(error, ConnectError::Invalid(_)), "{error:?}");
