@@ -60,18 +60,22 @@ impl EtcdStore {
         (key, end)
     }
 
-    /// Applies the operations if the key has this revision. Returns the new tag.
+    /// Applies the operations if the keys have these revisions. Returns the new tag.
     async fn execute(
         &self,
-        name: &str,
-        revision: i64,
+        compare: Vec<Compare>,
         success: Vec<RequestOp>,
     ) -> Result<Option<Tag>, Status> {
-        let compare = vec![Compare::last_change(self.key(name), revision)];
         let request = TxnRequest { compare, success };
         let TxnResponse { header, succeeded } = self.client.call(TXN, request).await?;
         let revision = header.unwrap_or_default().revision;
         Ok(succeeded.then(|| tag_of(revision)))
+    }
+
+    /// Compares the tag of an object.
+    fn has_tag(&self, name: &str, tag: Option<&Tag>) -> Result<Compare, BackendError> {
+        let revision = tag.map_or(Ok(0), revision_of)?;
+        Ok(Compare::last_change(self.key(name), revision))
     }
 
     /// The operations of a write. Its texts have this lease.
@@ -152,7 +156,9 @@ impl TagStore for EtcdStore {
     }
 
     async fn write(&self, write: Put<'_>) -> Result<Option<Tag>, BackendError> {
-        let revision = write.expected.map_or(Ok(0), revision_of)?;
+        let tags = once((write.name, write.expected)).chain(write.unchanged);
+        let compares = tags.map(|(name, tag)| self.has_tag(name, tag));
+        let compares: Vec<_> = compares.collect::<Result<_, _>>()?;
         let mut may_repeat = true;
         loop {
             let lease = match write.texts.is_empty() {
@@ -160,7 +166,7 @@ impl TagStore for EtcdStore {
                 false => self.lease().await?,
             };
             let operations = self.operations(&write, lease);
-            match self.execute(write.name, revision, operations).await {
+            match self.execute(compares.clone(), operations).await {
                 // etcd has lost the lease, and has written nothing.
                 Err(status) if status.code() == Code::NotFound && may_repeat => {
                     self.set_lease(None);
@@ -204,7 +210,8 @@ impl TagStore for EtcdStore {
             request_put: None,
             request_delete_range: Some(DeleteRangeRequest { key }),
         };
-        let removed = self.execute(name, revision_of(tag)?, vec![delete]).await;
+        let compares = vec![self.has_tag(name, Some(tag))?];
+        let removed = self.execute(compares, vec![delete]).await;
         removed.map(drop).map_err(perhaps_written)
     }
 
@@ -344,6 +351,34 @@ mod tests {
         server.execute(&["lease", "revoke", lease]);
         let left = async || store.names("push/", "", 9).await.expect("an answer");
         eventually("they are gone", async || left().await.is_empty()).await;
+    }
+
+    /// A program that blocks its runtime sends a write late. A row that was removed meanwhile would come back, with an old token.
+    #[tokio::test]
+    async fn row_that_was_removed_does_not_come_back() {
+        let server = EtcdServer::start();
+        let late = store(&server);
+        assert_eq!(late.read("k").await.expect("an answer"), None);
+        let mut create = Put::new("k", None, b"late");
+        create.unchanged = Some(("floor", None));
+        let mut create = late.write(create);
+        assert!((&mut create).now_or_never().is_none());
+        // This runtime is blocked, while somebody else uses the lock.
+        let elsewhere = async {
+            let store = store(&server);
+            let put = async |name| store.write(Put::new(name, None, b"1")).await;
+            let tag = put("k").await.expect("an answer").expect("free");
+            assert!(put("floor").await.expect("an answer").is_some());
+            store.remove("k", &tag).await.expect("removed");
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+                runtime.block_on(elsewhere);
+            });
+        });
+        assert_eq!(create.await.expect("an answer"), None);
+        assert_eq!(late.read("k").await.expect("an answer"), None);
     }
 
     /// A write that was sent may be applied, also if the runtime of its connection ends. The next one isn't sent.

@@ -46,18 +46,22 @@ pub struct Put<'a> {
     pub expected: Option<&'a Tag>,
     /// The new contents. They contain secrets, and differ from those of any other write.
     pub bytes: &'a [u8],
+    /// Another object that must have this tag, or not exist. Only a store that [removes](TagStore::can_remove) objects is asked
+    /// for it, in the write that creates one.
+    pub unchanged: Option<(&'a str, Option<&'a Tag>)>,
     /// The texts to deliver to sessions if the write is applied. A store without [`can_listen`](TagStore::can_listen)
     /// ignores them.
     pub texts: &'a [(SessionId, String)],
 }
 
 impl<'a> Put<'a> {
-    /// Creates a write without texts.
+    /// Creates a write without texts, which compares no other object.
     pub const fn new(name: &'a str, expected: Option<&'a Tag>, bytes: &'a [u8]) -> Self {
         Self {
             name,
             expected,
             bytes,
+            unchanged: None,
             texts: &[],
         }
     }
@@ -69,6 +73,7 @@ impl fmt::Debug for Put<'_> {
             .field("name", &self.name)
             .field("expected", &self.expected)
             .field("bytes", &self.bytes.len())
+            .field("unchanged", &self.unchanged)
             .field("texts", &self.texts.len())
             .finish()
     }
@@ -93,11 +98,9 @@ pub enum Pushed {
 ///
 /// # Contract
 /// - **A read is current.** It sees every write that was applied before the read was sent.
-/// - **A write is one step.** It compares the tag and replaces the object, atomically. It is sent once: if a library sends it
-///   again by itself, the copy finds the tag of the first.
+/// - **A write is one step.** It compares the tag, and that of the [other object](Put::unchanged), and replaces the object,
+///   atomically. It may be late. It is sent once: if a library sends it again by itself, the copy finds the tag of the first.
 /// - **A write lasts.** It is answered as applied only when no crash and no failover of the store can lose it.
-/// - **A write is not late.** It is applied less than 10 s after the call, or never: nothing waits in a queue of the library, or is
-///   sent again. A late write could bring a row back that was [removed](Self::remove), with an old token.
 /// - **A tag never comes back** for other contents.
 /// - **Nothing else removes an object.** If one is removed, fencing tokens fall. See [`remove`](Self::remove).
 /// - **Errors are typed.** [`write`](Self::write) returns [`BackendError::Unavailable`] or

@@ -18,8 +18,7 @@ pub(super) async fn check_objects(store: &impl TagStore, name: &str) -> Result<(
     if write(store, name, None, b"again").await?.is_some() {
         return wrong("a write must not create an object that exists");
     }
-    let missing = format!("{name}, missing");
-    if write(store, &missing, Some(&first), b"missing")
+    if write(store, &missing(name), Some(&first), b"missing")
         .await?
         .is_some()
     {
@@ -45,13 +44,21 @@ pub(super) async fn check_objects(store: &impl TagStore, name: &str) -> Result<(
     }
 }
 
-/// A lock that was granted meanwhile has another tag.
+/// A lock that was granted meanwhile has another tag. A row that was removed doesn't come back.
 async fn check_removals(
     store: &impl TagStore,
     name: &str,
     old: &Tag,
     current: &Tag,
 ) -> Result<(), BackendError> {
+    let other = format!("{name}, other");
+    for (changed, expected) in [(name, None), (name, Some(old)), (&missing(name), Some(old))] {
+        let mut create = Put::new(&other, None, b"other");
+        create.unchanged = Some((changed, expected));
+        if store.write(create).await?.is_some() {
+            return wrong("a write must not be applied if the other object has changed");
+        }
+    }
     store.remove(name, old).await?;
     if store.read(name).await?.is_none() {
         return wrong("a removal must not remove an object that has changed");
@@ -61,6 +68,10 @@ async fn check_removals(
         Some(_) => wrong("a removal must remove an object with the expected tag"),
         None => Ok(()),
     }
+}
+
+fn missing(name: &str) -> String {
+    format!("{name}, missing")
 }
 
 async fn write(
@@ -88,10 +99,11 @@ mod tests {
     use super::*;
     use crate::tag_store::Object;
 
-    /// A map, which compares tags or doesn't when it removes.
+    /// A map, which compares tags or doesn't when it removes, or creates.
     #[derive(Debug, Default)]
     struct Memory {
         removes_all: bool,
+        creates_late: bool,
         objects: Mutex<(u64, BTreeMap<String, Object>)>,
     }
 
@@ -107,7 +119,9 @@ mod tests {
 
         async fn write(&self, put: Put<'_>) -> Result<Option<Tag>, BackendError> {
             let (writes, objects) = &mut *self.objects.lock().expect("no panic");
-            if objects.get(put.name).map(|it| &it.tag) != put.expected {
+            let tag_of = |name| objects.get(name).map(|it: &Object| &it.tag);
+            let changed = |(name, tag)| tag_of(name) != tag && !self.creates_late;
+            if tag_of(put.name) != put.expected || put.unchanged.is_some_and(changed) {
                 return Ok(None);
             }
             *writes += 1;
@@ -140,13 +154,22 @@ mod tests {
     }
 
     #[test]
-    fn removal_that_ignores_the_tag_is_found() {
+    fn store_that_ignores_a_tag_is_found() {
         checked(&Memory::default()).expect("a good store");
-        let careless = Memory {
+        let removes_all = Memory {
             removes_all: true,
             ..Memory::default()
         };
-        let error = checked(&careless).expect_err("it would remove a lock");
-        assert!(error.to_string().contains("a removal must not"), "{error}");
+        let creates_late = Memory {
+            creates_late: true,
+            ..Memory::default()
+        };
+        for (careless, text) in [
+            (removes_all, "a removal must not"),
+            (creates_late, "the other object has changed"),
+        ] {
+            let error = checked(&careless).expect_err("tokens would fall");
+            assert!(error.to_string().contains(text), "{error}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use leasehold_api::{Key, Moment, ServerTime, bounds};
+use leasehold_api::{Key, Moment, ServerTime};
 
 use super::row::{Header, Promise};
 use crate::lock;
@@ -19,17 +19,8 @@ pub(super) struct KeyTimes(Mutex<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     /// When half of all keys are recent, the older ones are forgotten.
-    recent: BTreeMap<Key, Seen>,
-    older: BTreeMap<Key, Seen>,
-}
-
-/// What was seen of a key.
-#[derive(Clone, Copy, Debug)]
-struct Seen {
-    /// When the last answer came.
-    received: Moment,
-    /// `None` if the key has no row.
-    row: Option<SeenRow>,
+    recent: BTreeMap<Key, SeenRow>,
+    older: BTreeMap<Key, SeenRow>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +51,7 @@ impl KeyTimes {
     pub(super) fn saw(&self, key: &Key, row: &Header, at: ServerTime, now: Moment) -> ServerTime {
         let mut inner = lock(&self.0);
         let ahead = i128::from(at.as_micros()) - micros(now);
-        let known = inner.take(key).and_then(|seen| seen.row);
+        let known = inner.take(key);
         let same = known.filter(|known| known.version == row.version);
         let known = known.filter(|known| known.promise == row.promise);
         let row = SeenRow {
@@ -70,32 +61,17 @@ impl KeyTimes {
             ahead: known.map_or(ahead, |known| known.ahead.max(ahead)),
             keep_until: row.keep_until,
         };
-        inner.insert(key, now, Some(row));
+        inner.insert(key, row);
         row.time(now)
-    }
-
-    /// Notes that a key has no row.
-    pub(super) fn saw_none(&self, key: &Key, now: Moment) {
-        let mut inner = lock(&self.0);
-        inner.take(key);
-        inner.insert(key, now, None);
     }
 
     /// How long ago the last change of the row was received.
     pub(super) fn last_change(&self, key: &Key, now: Moment) -> Option<Duration> {
-        let row = lock(&self.0).get(key)?.row?;
-        Some(now.saturating_since(row.changed))
+        let changed = lock(&self.0).get(key)?.changed;
+        Some(now.saturating_since(changed))
     }
 
-    /// Whether an answer about the key came within the time of a call.
-    pub(super) fn saw_lately(&self, key: &Key, now: Moment) -> bool {
-        let inner = lock(&self.0);
-        inner
-            .get(key)
-            .is_some_and(|seen| now.saturating_since(seen.received) < bounds::MAX_CALL_TIMEOUT)
-    }
-
-    /// Forgets a key that has no row any more.
+    /// Forgets a key that has no row.
     pub(super) fn forget(&self, key: &Key) {
         lock(&self.0).take(key);
     }
@@ -103,27 +79,27 @@ impl KeyTimes {
     /// The keys whose rows may be removed.
     pub(super) fn over(&self, now: Moment) -> Vec<Key> {
         let inner = lock(&self.0);
-        let is_over = |seen: &Seen| seen.row.is_some_and(|row| row.time(now) >= row.keep_until);
+        let is_over = |row: &SeenRow| row.time(now) >= row.keep_until;
         let all = inner.recent.iter().chain(&inner.older);
-        let over = all.filter(|(_, seen)| is_over(seen));
+        let over = all.filter(|(_, row)| is_over(row));
         over.map(|(key, _)| key.clone()).collect()
     }
 }
 
 impl Inner {
-    fn get(&self, key: &Key) -> Option<&Seen> {
+    fn get(&self, key: &Key) -> Option<&SeenRow> {
         self.recent.get(key).or_else(|| self.older.get(key))
     }
 
-    fn take(&mut self, key: &Key) -> Option<Seen> {
+    fn take(&mut self, key: &Key) -> Option<SeenRow> {
         let recent = self.recent.remove(key);
         recent.or_else(|| self.older.remove(key))
     }
 
-    fn insert(&mut self, key: &Key, received: Moment, row: Option<SeenRow>) {
+    fn insert(&mut self, key: &Key, row: SeenRow) {
         if self.recent.len() >= MOST_KEYS / 2 {
             self.older = std::mem::take(&mut self.recent);
         }
-        self.recent.insert(key.clone(), Seen { received, row });
+        self.recent.insert(key.clone(), row);
     }
 }

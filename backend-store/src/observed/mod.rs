@@ -5,7 +5,7 @@ mod key_times;
 mod row;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,6 +17,7 @@ use leasehold_api::{
     Stamp,
 };
 
+use crate::lock;
 use crate::messages;
 use crate::store::{Read, Row, Store, Tag, Version, Write, Written, page_of};
 use crate::tag_store::{Object, Pushed, Put, TagStore};
@@ -64,12 +65,22 @@ const IDLE_STEP: Duration = Duration::from_millis(100);
 ///
 /// # Tokens
 /// A new row begins at a time above the *floor* of the namespace, an object of its own. Before a row is removed, the floor is
-/// raised to its token. So tokens never fall.
+/// raised to its token. The write that creates a row compares the floor, for it may be late: a server that was stopped still
+/// executes it, after others have used the lock and removed its row. So tokens never fall.
 pub struct Observed<T> {
     store: T,
     runtime: Arc<dyn Runtime>,
     times: Arc<KeyTimes>,
+    /// The floor that was read last.
+    floor: Arc<Mutex<Floor>>,
     max_clock_skew: Option<Duration>,
+}
+
+/// What tokens are above, and the tag of its object if it was ever raised.
+#[derive(Clone, Debug, Default)]
+struct Floor {
+    token: u64,
+    tag: Option<Tag>,
 }
 
 impl<T: TagStore> fmt::Debug for Observed<T> {
@@ -84,11 +95,11 @@ impl<T: TagStore> Observed<T> {
     /// # Examples
     /// See [`max_clock_skew`](Self::max_clock_skew).
     pub fn new(store: T) -> Self {
-        let (runtime, times) = (store.runtime(), Arc::default());
         Self {
+            runtime: store.runtime(),
             store,
-            runtime,
-            times,
+            times: Arc::default(),
+            floor: Arc::default(),
             max_clock_skew: None,
         }
     }
@@ -123,9 +134,9 @@ impl<T: TagStore> Observed<T> {
 
     /// The same over a second connection. Both are one observer.
     pub(crate) fn over(&self, store: T) -> Self {
-        let times = Arc::clone(&self.times);
         Self {
-            times,
+            times: Arc::clone(&self.times),
+            floor: Arc::clone(&self.floor),
             ..Self::new(store).max_clock_skew(self.max_clock_skew)
         }
     }
@@ -156,19 +167,23 @@ impl<T: TagStore> Observed<T> {
         Promise::new(write.version.get(), write.stamp.at, latest)
     }
 
-    /// Reads the floor, and its tag if it was ever raised.
-    async fn floor(&self) -> Result<(u64, Option<Tag>), BackendError> {
-        match self.store.read(FLOOR).await? {
-            Some(Object { bytes, tag }) => Ok((row::decode_floor(&bytes)?, Some(tag))),
-            None => Ok((0, None)),
-        }
+    async fn read_floor(&self) -> Result<Floor, BackendError> {
+        let floor = match self.store.read(FLOOR).await? {
+            Some(Object { bytes, tag }) => Floor {
+                token: row::decode_floor(&bytes)?,
+                tag: Some(tag),
+            },
+            None => Floor::default(),
+        };
+        lock(&self.floor).clone_from(&floor);
+        Ok(floor)
     }
 
     /// Raises the floor to at least `to`.
     async fn raise_floor(&self, to: u64) -> Result<(), BackendError> {
         loop {
-            let (floor, tag) = self.floor().await?;
-            if floor >= to {
+            let Floor { token, tag } = self.read_floor().await?;
+            if token >= to {
                 return Ok(());
             }
             let bytes = row::encode_floor(to);
@@ -219,7 +234,7 @@ impl<T: TagStore> Store for Observed<T> {
     }
 
     async fn time(&self) -> Result<Stamp, BackendError> {
-        self.floor().await?;
+        self.read_floor().await?;
         Ok(own_stamp(self.runtime.now()))
     }
 
@@ -238,10 +253,9 @@ impl<T: TagStore> Store for Observed<T> {
 
     async fn read(&self, key: &Key) -> Result<Read, BackendError> {
         let Some(Object { bytes, tag }) = self.store.read(&name_of(key)).await? else {
-            // After the read: a row that was removed before it has raised the floor.
-            let (floor, _) = self.floor().await?;
-            self.times.saw_none(key, self.runtime.now());
-            let begins = ServerTime::from_micros(floor + 1);
+            let floor = self.read_floor().await?;
+            self.times.forget(key);
+            let begins = ServerTime::from_micros(floor.token + 1);
             return Ok(Read::new(unknown_stamp(begins), None));
         };
         let (header, state) = Header::decode(&bytes)?;
@@ -267,8 +281,9 @@ impl<T: TagStore> Store for Observed<T> {
             at: write.stamp.at,
             keep_until: write.keep_until,
         };
-        // A row may have come and gone since a read that is old.
-        if found.is_none() && !self.times.saw_lately(write.key, self.runtime.now()) {
+        let floor = lock(&self.floor).clone();
+        // Another call may have read it since.
+        if found.is_none() && header.at.as_micros() <= floor.token {
             return Ok(Written::NotApplied);
         }
         let text = |message| messages::encode([message], write.stamp.at);
@@ -280,6 +295,9 @@ impl<T: TagStore> Store for Observed<T> {
         let (name, bytes) = (name_of(write.key), header.encode(write.bytes));
         let mut put = Put::new(&name, found.as_ref().map(|(_, tag)| tag), &bytes);
         put.texts = &texts;
+        if found.is_none() && self.store.can_remove() {
+            put.unchanged = Some((FLOOR, floor.tag.as_ref()));
+        }
         let Some(tag) = self.store.write(put).await? else {
             return Ok(Written::NotApplied);
         };

@@ -22,7 +22,7 @@ pub(crate) struct Faults {
     pub(crate) unavailable: u64,
     /// A write is applied, and its answer is lost.
     pub(crate) lost: u64,
-    /// A write arrives up to 20 s later. Its answer is lost.
+    /// A write arrives up to half an hour later, as from a server that was stopped. Its answer is lost.
     pub(crate) late: u64,
     /// A call takes up to a second.
     pub(crate) slow: u64,
@@ -128,6 +128,7 @@ impl World {
         let sent = Sent {
             name,
             expected,
+            unchanged: None,
             bytes,
             texts,
         };
@@ -146,6 +147,12 @@ impl World {
         let found = inner.objects.get(&sent.name).map(|object| &object.tag);
         if found != sent.expected.as_ref() {
             return None;
+        }
+        if let Some((other, expected)) = &sent.unchanged {
+            let found = inner.objects.get(other).map(|object| &object.tag);
+            if found != expected.as_ref() {
+                return None;
+            }
         }
         inner.tag += 1;
         let tag = Tag::new(inner.tag.to_be_bytes());
@@ -166,6 +173,7 @@ impl World {
 struct Sent {
     name: String,
     expected: Option<Tag>,
+    unchanged: Option<(String, Option<Tag>)>,
     bytes: Vec<u8>,
     texts: Vec<(SessionId, String)>,
 }
@@ -229,12 +237,15 @@ impl TagStore for Connection {
         let sent = Sent {
             name: put.name.to_owned(),
             expected: put.expected.cloned(),
+            unchanged: put
+                .unchanged
+                .map(|(name, tag)| (name.to_owned(), tag.cloned())),
             bytes: put.bytes.to_vec(),
             texts: put.texts.to_vec(),
         };
         if self.draws(|faults| faults.late) {
             let world = Arc::clone(&self.0.world);
-            let delay = world.up_to(Duration::from_secs(20));
+            let delay = world.up_to(Duration::from_secs(1_800));
             tokio::spawn(async move {
                 tokio::time::sleep(delay).await;
                 world.apply(&sent);
