@@ -87,9 +87,10 @@ fn tag_of(e_tag: Option<String>, version: Option<String>) -> Tag {
     Tag::new(text.into_bytes())
 }
 
-/// A tag that no object has.
+/// A tag that no object has. Google's store compares the version, which is a time, and refuses to do without.
 pub(crate) fn foreign_tag() -> Tag {
-    tag_of(Some("\"00000000000000000000000000000000\"".into()), None)
+    let e_tag = "\"00000000000000000000000000000000\"".into();
+    tag_of(Some(e_tag), Some("1".into()))
 }
 
 fn version_of(tag: &Tag) -> Result<UpdateVersion, BackendError> {

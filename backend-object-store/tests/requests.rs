@@ -18,7 +18,7 @@ use object_store::{
     PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
-/// A store in memory that counts requests, and may compare nothing.
+/// A store in memory that counts requests, and may compare nothing, or versions instead of ETags.
 #[derive(Debug, Default)]
 struct Counted {
     objects: InMemory,
@@ -26,6 +26,8 @@ struct Counted {
     writes: AtomicU64,
     creates_always: bool,
     replaces_always: bool,
+    /// As Google Cloud Storage does.
+    has_versions: bool,
 }
 
 impl Counted {
@@ -58,7 +60,20 @@ impl ObjectStore for Counted {
         if !compares {
             options.mode = PutMode::Overwrite;
         }
-        self.objects.put_opts(location, payload, options).await
+        if let PutMode::Update(expected) = &mut options.mode
+            && self.has_versions
+        {
+            let Some(version) = expected.version.take() else {
+                let (store, source) = ("GCS", "Version required for conditional update".into());
+                return Err(object_store::Error::Generic { store, source });
+            };
+            expected.e_tag = Some(version);
+        }
+        let mut written = self.objects.put_opts(location, payload, options).await?;
+        if self.has_versions {
+            written.version = written.e_tag.replace("equal contents".into());
+        }
+        Ok(written)
     }
 
     async fn put_multipart_opts(
@@ -71,7 +86,11 @@ impl ObjectStore for Counted {
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         self.reads.fetch_add(1, Ordering::Relaxed);
-        self.objects.get_opts(location, options).await
+        let mut found = self.objects.get_opts(location, options).await?;
+        if self.has_versions {
+            found.meta.version = found.meta.e_tag.replace("equal contents".into());
+        }
+        Ok(found)
     }
 
     fn delete_stream(
@@ -168,6 +187,24 @@ async fn debug_text_does_not_show_the_store() {
         text.contains("folder") && !text.contains("Counted"),
         "{text}"
     );
+}
+
+#[tokio::test]
+async fn versions_are_compared_where_etags_are_not() {
+    let store = Arc::new(Counted {
+        has_versions: true,
+        ..Counted::default()
+    });
+    let [holder, other] = [client(&store).await, client(&store).await];
+    let guard = holder
+        .mutex("a")
+        .expect("valid")
+        .lock()
+        .await
+        .expect("free");
+    let tried = other.mutex("a").expect("valid").try_lock().await;
+    assert!(!tried.expect("an answer").is_acquired());
+    guard.release().await.expect("held");
 }
 
 async fn refusal(store: impl ObjectStore) -> String {
