@@ -18,7 +18,7 @@ use crate::call::Call;
 use crate::local::{self, Local};
 use crate::lock;
 use crate::memory::{Memory, Remembered};
-use crate::promises::{extends, leave_unwritten, only_polls, promises};
+use crate::promises::{extends, leave_unwritten, only_polls, promises, without_many_watermarks};
 use crate::store::{Applied, Read, Row, Store, Version, Write, Written};
 use crate::times::Times;
 use crate::turns::Task;
@@ -430,6 +430,9 @@ fn step_all(
         .iter()
         .map(|call| call.commands.iter().map(&mut step).collect());
     let mut replies: Vec<Vec<Reply>> = replies.collect();
+    if times.is_of_row() {
+        state = without_many_watermarks(before, state);
+    }
     // Without a clock, a promise must be written: others have seen the row for a while.
     let must_write = times.is_of_row() && replies.iter().flatten().any(promises);
     let promises = must_write || (times.is_of_row() && extends(before, &state));

@@ -5,6 +5,10 @@ use std::time::Duration;
 use leasehold_api::machine::{HolderParts, Reply, State};
 use leasehold_api::{AcquireReply, PollReply, ReleaseReply, RenewReply, ServerTime};
 
+/// The most watermarks of a row without a clock. Its time may stand while processes come that try once and end, and they would
+/// pile up: a row that is too long can't be written any more. An executor sends no command twice, so few are enough.
+const MOST_WATERMARKS: usize = 1_000;
+
 /// Whether the reply promises that a hold lasts.
 pub(crate) fn promises(reply: &Reply) -> bool {
     matches!(
@@ -28,6 +32,17 @@ pub(crate) fn extends(before: &State, after: &State) -> bool {
         earlier.is_some_and(|earlier| earlier.end >= holder.end)
     };
     !after.holders.iter().all(lasted)
+}
+
+/// The state after a step, without the watermarks from before if there are too many.
+pub(crate) fn without_many_watermarks(before: &State, after: State) -> State {
+    let mut parts = after.to_parts();
+    if parts.watermarks.len() <= MOST_WATERMARKS {
+        return after;
+    }
+    let earlier = before.to_parts().watermarks;
+    parts.watermarks.retain(|it| !earlier.contains(it));
+    State::from_parts(parts).expect("no rule is about a watermark that is missing")
 }
 
 /// If nothing has changed, except that waiters were refreshed which last for a while anyway, returns how long they do at least.

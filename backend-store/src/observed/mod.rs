@@ -48,7 +48,7 @@ const IDLE_STEP: Duration = Duration::from_millis(100);
 /// Written times never fall: a client's time is never before the one in the row that it replaces.
 ///
 /// If nobody holds the lock or waits for it, the time goes on by 0.1 s with each write. Otherwise the watermarks of processes
-/// that end at once would stay forever: at most 200 of them do.
+/// that end at once would stay forever: at most 200 of them do, and at most 1,000 while somebody holds the lock.
 ///
 /// # What follows
 /// - A reply that promises anything is a write, even if the state doesn't change. The promise counts from its sending.
@@ -61,7 +61,7 @@ const IDLE_STEP: Duration = Duration::from_millis(100);
 /// # Processes that end before a lease does
 /// A command that runs each minute for a moment sees no lease end. If you know how far the clocks of all machines are apart,
 /// [declare it](Self::max_clock_skew): then the time of a row also goes on by the time of day since its promise, less that
-/// difference. Until then, the row of a holder that has died grows with each such command, because its time stands.
+/// difference.
 ///
 /// # Tokens
 /// A new row begins at a time above the *floor* of the namespace, an object of its own. Before a row is removed, the floor is

@@ -97,16 +97,25 @@ pub(crate) fn liveness(seed: u64, all: &mut Seen) -> Verdict {
     Ok(())
 }
 
-/// The row of a lock that only such processes use stays small, although each leaves a watermark.
-pub(crate) fn row_stays_small(seed: u64, _: &mut Seen) -> Verdict {
+/// The row of a lock that only such processes use stays small, although each leaves a watermark, also if a holder has died.
+pub(crate) fn row_stays_small(seed: u64, is_held: bool) -> Verdict {
     block_on(async {
         let world = world(seed, Duration::ZERO, false);
         let registry = Registry::default();
-        for process in 0..1_000 {
-            let is_had = tries_once(&world, &registry, Duration::from_secs(30)).await?;
-            assert!(is_had, "nobody else has it");
+        let lease = Duration::from_secs(30);
+        if is_held {
+            let holder = Machine::new(&world);
+            let locks = LockClient::new(Connection::backend(&holder));
+            let mutex = locks.mutex("a").expect("valid").lease(lease);
+            let taken = holder.run(mutex.lock()).await;
+            std::mem::forget(taken.map_err(|error| error.to_string())?);
+            holder.stop();
+        }
+        for process in 0..1_500 {
+            let is_had = tries_once(&world, &registry, lease).await?;
+            assert_eq!(is_had, !is_held, "nobody sees a lease end");
             let bytes = world.get("key/a").expect("a row").bytes.len();
-            if bytes > 8_000 {
+            if bytes > [8_000, 35_000][usize::from(is_held)] {
                 return Err(format!("a row of {bytes} bytes after {process} processes"));
             }
             sleep(Duration::from_secs(60)).await;
