@@ -16,6 +16,15 @@ use url::Url;
 const ALLOW_HTTP: AmazonS3ConfigKey = AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp);
 const AGENT: &str = concat!("leasehold/", env!("CARGO_PKG_VERSION"));
 
+const LOGIN: &str = "credentials belong into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY";
+
+/// What is sent in the headers of requests. With anything else than printable ASCII, the library panics.
+const IN_HEADERS: [AmazonS3ConfigKey; 3] = [
+    AmazonS3ConfigKey::AccessKeyId,
+    AmazonS3ConfigKey::Token,
+    AmazonS3ConfigKey::Region,
+];
+
 /// What a URL says.
 pub(crate) struct Bucket {
     pub(crate) store: Arc<dyn ObjectStore>,
@@ -29,9 +38,8 @@ pub(crate) fn bucket_of(url: &str, certificates: &Certificates) -> Result<Bucket
     if url.scheme() != "s3" {
         return Err(unusable("it begins with another scheme than s3:"));
     }
-    if !url.username().is_empty() || url.password().is_some() {
-        let reason = "credentials belong into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY";
-        return Err(unusable(reason));
+    if has_login(&url) {
+        return Err(unusable(LOGIN));
     }
     let bucket = url.host_str().filter(|bucket| !bucket.is_empty());
     let bucket = bucket.ok_or_else(|| unusable("it names no bucket"))?;
@@ -58,6 +66,7 @@ pub(crate) fn bucket_of(url: &str, certificates: &Certificates) -> Result<Bucket
     }
     let requires_tls = !is_on(builder.get_config_value(&ALLOW_HTTP));
     check_endpoint(&builder, requires_tls)?;
+    check_headers(&builder)?;
     if !requires_tls {
         certificates.check_unused("they need an endpoint with TLS")?;
     }
@@ -78,19 +87,39 @@ pub(crate) fn bucket_of(url: &str, certificates: &Certificates) -> Result<Bucket
     })
 }
 
-/// Credentials are sent in plain text only if the URL says so.
+fn check_headers(builder: &AmazonS3Builder) -> Result<(), ConnectError> {
+    let of = |key| builder.get_config_value(key);
+    let mut settings = IN_HEADERS.iter().filter_map(of);
+    let is_printable = |byte| matches!(byte, b' '..=b'~');
+    match settings.all(|text| text.bytes().all(is_printable)) {
+        true => Ok(()),
+        false => Err(unusable(
+            "a key, a token or a region has a character that isn't printable ASCII, such as a line break",
+        )),
+    }
+}
+
+/// Credentials are sent in plain text only if the URL says so. Errors quote the endpoint, so it must have none.
 fn check_endpoint(builder: &AmazonS3Builder, requires_tls: bool) -> Result<(), ConnectError> {
     let of = |key| builder.get_config_value(&key);
     let endpoint = of(AmazonS3ConfigKey::S3Endpoint).or_else(|| of(AmazonS3ConfigKey::Endpoint));
     let Some(endpoint) = endpoint else {
         return Ok(());
     };
-    match Url::parse(&endpoint).as_ref().map_or("", Url::scheme) {
+    let endpoint = Url::parse(&endpoint);
+    if endpoint.as_ref().is_ok_and(has_login) {
+        return Err(unusable(LOGIN));
+    }
+    match endpoint.as_ref().map_or("", Url::scheme) {
         "https" => Ok(()),
         "http" if !requires_tls => Ok(()),
         "http" => Err(unusable("an endpoint with http: needs allow_http=true")),
         _ => Err(unusable("the endpoint is no URL with https:")),
     }
+}
+
+fn has_login(url: &Url) -> bool {
+    !url.username().is_empty() || url.password().is_some()
 }
 
 /// The error for a URL that can't be used. It has no source, which might quote the URL and so a password.

@@ -35,6 +35,11 @@ async fn bad_url_is_refused_without_its_password() {
         "s3://bucket?endpoint=http://127.0.0.1:1/s3cret",
         "s3://bucket?endpoint=127.0.0.1:1/s3cret&allow_http=true",
         "s3://bucket?max_clock_skew=5&secret_access_key=s3cret&access_key_id=me",
+        "s3://bucket?endpoint=https://me:s3cret@127.0.0.1:1",
+        // As from a file with a line break at its end.
+        "s3://bucket?secret_access_key=me&access_key_id=s3cret%0A",
+        "s3://bucket?secret_access_key=me&access_key_id=me&token=s3cret%0A",
+        "s3://bucket?secret_access_key=me&access_key_id=me&region=s3cret%C3%A9",
         "s3cret",
     ] {
         let error = ObjectStoreBackend::connect(url).await.expect_err(url);
