@@ -29,6 +29,8 @@ use row::{Header, Promise};
 /// The name of the floor, and what the names of all rows begin with.
 const FLOOR: &str = "floor";
 const ROWS: &str = "key/";
+/// How many rows a client looks at each time that it removes some. Their programs may have ended.
+const LOOKS: usize = 64;
 /// How much the time of a row goes on with each write that finds nobody there.
 const IDLE_STEP: Duration = Duration::from_millis(100);
 
@@ -73,6 +75,8 @@ pub struct Observed<T> {
     times: Arc<KeyTimes>,
     /// The floor that was read last.
     floor: Arc<Mutex<Floor>>,
+    /// The name of the row that it has looked at last.
+    looked: Mutex<String>,
     max_clock_skew: Option<Duration>,
 }
 
@@ -100,6 +104,7 @@ impl<T: TagStore> Observed<T> {
             store,
             times: Arc::default(),
             floor: Arc::default(),
+            looked: Mutex::default(),
             max_clock_skew: None,
         }
     }
@@ -192,6 +197,26 @@ impl<T: TagStore> Observed<T> {
                 return Ok(());
             }
         }
+    }
+
+    /// Looks at the next rows, so that their time goes on.
+    async fn look(&self) -> Result<(), BackendError> {
+        let after = lock(&self.looked).clone();
+        let names = self.store.names(ROWS, &after, LOOKS).await?;
+        for name in &names {
+            let key = name.strip_prefix(ROWS).map(Key::new);
+            let row = self.store.read(name).await?.map(|row| row.bytes);
+            if let (Some(Ok(key)), Some(row)) = (key, row)
+                && let Ok((header, _)) = Header::decode(&row)
+            {
+                self.saw(&key, &header);
+            }
+            lock(&self.looked).clone_from(name);
+        }
+        if names.len() < LOOKS {
+            lock(&self.looked).clear();
+        }
+        Ok(())
     }
 
     /// Removes the row of a key if its time is over, and raises the floor first.
@@ -376,6 +401,7 @@ impl<T: TagStore> Store for Observed<T> {
                 removed => removed?,
             }
         }
+        self.look().await?;
         result
     }
 

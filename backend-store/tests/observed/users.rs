@@ -76,3 +76,26 @@ fn inspection_says_when_the_last_change_was_seen() {
         assert_eq!(idle.last_change(), None);
     });
 }
+
+/// Somebody else looks at them.
+#[test]
+fn rows_of_ended_programs_are_removed() {
+    block_on(async {
+        let world = World::new(0, Faults::default());
+        let client = || LockClient::new(Connection::backend(&Machine::new(&world)));
+        let use_key = async |locks: &LockClient, key: &str| {
+            let guard = locks.mutex(key).expect("valid").lock().await;
+            guard.expect("free").release().await.expect("held");
+        };
+        for n in 0..200 {
+            use_key(&client(), &format!("invoice:{n}")).await;
+        }
+        let locks = client();
+        for _ in 0..20 {
+            use_key(&locks, "other").await;
+            tokio::time::sleep(Duration::from_secs(61)).await;
+        }
+        let left = (0..200).filter(|n| world.get(&format!("key/invoice:{n}")).is_some());
+        assert_eq!(left.count(), 0);
+    });
+}
