@@ -18,11 +18,11 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, ConnectError, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
+use crate::connector::{Connector, Tls};
 use crate::rpc::{
     AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, WATCH, WatchCreateRequest,
     WatchRequest, WatchResponse,
 };
-use crate::tls::Tls;
 
 /// How often a connection with a subscription is tested. A server takes it for an attack below 5 s.
 const PING_EVERY: Duration = Duration::from_secs(10);
@@ -34,7 +34,7 @@ const TOKEN: &str = "token";
 /// The servers of a URL, and who connects.
 #[derive(Clone)]
 pub(crate) struct Target {
-    servers: Vec<Endpoint>,
+    servers: Vec<Connector>,
     tls: Option<Tls>,
     login: Option<AuthenticateRequest>,
     pub(crate) max_clock_skew: Option<Duration>,
@@ -66,8 +66,11 @@ impl Target {
         };
         let servers = servers.strip_suffix('/').unwrap_or(servers);
         let login = login.map(|login| login_of(login).ok_or_else(invalid));
-        let endpoint = |server| endpoint(server, tls.is_some());
-        let servers: Option<Vec<_>> = servers.split(',').map(endpoint).collect();
+        let connector = |server| {
+            let endpoint = endpoint(server, tls.is_some())?;
+            Some(Connector::new(endpoint, tls.clone()))
+        };
+        let servers: Option<Vec<_>> = servers.split(',').map(connector).collect();
         Ok(Self {
             servers: servers.ok_or_else(invalid)?,
             tls,
@@ -103,7 +106,7 @@ fn endpoint(server: &str, has_tls: bool) -> Option<Endpoint> {
     Some(match has_tls {
         // Each request says that it came over TLS, which a server may compare.
         true => endpoint.origin(format!("https://{host}:{port}").parse().ok()?),
-        false => endpoint.connect_timeout(bounds::CONNECT_TIMEOUT),
+        false => endpoint,
     })
 }
 
@@ -267,11 +270,10 @@ impl Client {
         if state.is_closed {
             return Err(closed());
         }
-        let server = &self.target.servers[state.count % self.target.servers.len()];
+        let server = self.server(state.count);
         let channel = state.channel.get_or_insert_with(|| {
             let _home = self.home.enter();
-            let tls = self.target.tls.as_ref();
-            tls.map_or_else(|| server.connect_lazy(), |tls| tls.connect(server))
+            server.connect()
         });
         let (channel, count) = (channel.clone(), state.count);
         Ok((
@@ -281,6 +283,11 @@ impl Client {
                 count,
             },
         ))
+    }
+
+    /// The server of a connection with this number.
+    fn server(&self, count: usize) -> &Connector {
+        &self.target.servers[count % self.target.servers.len()]
     }
 
     pub(crate) fn close(&self) {
@@ -358,10 +365,19 @@ impl Doubt<'_> {
             Some(tls) => tls.explain(status),
             None => status,
         });
-        if answer.as_ref().map_or_else(is_refusal, |_| true) {
-            std::mem::forget(self);
+        match &answer {
+            Err(status) if !is_refusal(status) => self.failed(&not_written(status.clone())),
+            _ => std::mem::forget(self),
         }
         answer
+    }
+
+    /// Only then the pace is told: a caller that gives up says nothing about the server.
+    fn failed(self, error: &BackendError) {
+        if self.client.state().count == self.count {
+            let runtime = TokioRuntime::new(self.client.home.clone());
+            self.client.server(self.count).left(&runtime, error);
+        }
     }
 }
 

@@ -36,9 +36,9 @@
 
 mod backend;
 mod client;
+mod connector;
 mod rpc;
 mod store;
-mod tls;
 mod watch;
 
 pub use backend::{EtcdBackend, Options};

@@ -30,7 +30,7 @@ use row::{Header, Promise};
 const FLOOR: &str = "floor";
 const ROWS: &str = "key/";
 /// How many rows a client looks at each time that it removes some. Their programs may have ended.
-const LOOKS: usize = 64;
+const LOOKS: usize = 16;
 /// How much the time of a row goes on with each write that finds nobody there.
 const IDLE_STEP: Duration = Duration::from_millis(100);
 

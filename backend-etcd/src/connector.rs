@@ -1,19 +1,23 @@
-//! Connections with TLS. The library could make them, but not with the configuration of the other backends: it resumes
-//! sessions, which may outlive the certificate.
+//! Connections, at a pace. The library would make one for each waiting call, and with TLS not with the configuration of the
+//! other backends: it resumes sessions, which may outlive the certificate.
 
 use std::error::Error as _;
 use std::io::{self, Error, ErrorKind};
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, Either, select};
 use http::Uri;
 use hyper_util::rt::TokioIo;
-use leasehold_api::{Certificates, InvalidInput, TokioRuntime, bounds};
+use leasehold_api::{
+    BackendError, Certificates, ConnectPace, InvalidInput, Moment, Runtime, TokioRuntime, bounds,
+    first_of,
+};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -45,10 +49,6 @@ impl Tls {
         Ok(Self { config, refusal })
     }
 
-    pub(crate) fn connect(&self, server: &Endpoint) -> Channel {
-        server.connect_with_connector_lazy(self.clone())
-    }
-
     /// The error of a call whose connection has ended.
     pub(crate) fn explain(&self, status: Status) -> Status {
         let refusal = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,41 +61,113 @@ impl Tls {
     }
 }
 
-impl Service<Uri> for Tls {
-    type Response = TokioIo<Stream>;
-    type Error = Error;
-    type Future = BoxFuture<'static, io::Result<Self::Response>>;
+/// Connects to one server.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    server: Endpoint,
+    tls: Option<Tls>,
+    pace: Arc<Pace>,
+}
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+/// When a server may be tried. The connections for commands and for renewals have one pace.
+#[derive(Default)]
+struct Pace {
+    pace: ConnectPace,
+    /// When the newest connection was made.
+    made: Mutex<Moment>,
+}
+
+impl Connector {
+    pub(crate) fn new(server: Endpoint, tls: Option<Tls>) -> Self {
+        let pace = Arc::default();
+        Self { server, tls, pace }
+    }
+
+    pub(crate) fn connect(&self) -> Channel {
+        self.server.connect_with_connector_lazy(self.clone())
+    }
+
+    /// Tells that the connection was left, because a call on it has failed.
+    pub(crate) fn left(&self, runtime: &TokioRuntime, error: &BackendError) {
+        let made = *self.made();
+        self.pace.pace.ended(runtime, made, error);
+    }
+
+    fn made(&self) -> MutexGuard<'_, Moment> {
+        self.pace
+            .made
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Box<dyn Stream>>;
+    type Error = BackendError;
+    type Future = BoxFuture<'static, Result<Self::Response, BackendError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BackendError>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, server: Uri) -> Self::Future {
-        let Self { config, refusal } = self.clone();
+        let own = self.clone();
         Box::pin(async move {
-            note(&refusal, None);
-            let connecting = connect(config.into(), server);
-            let runtime = TokioRuntime::current();
-            let stream = runtime.timeout(bounds::CONNECT_TIMEOUT, connecting).await;
-            let stream = stream.unwrap_or_else(|| Err(ErrorKind::TimedOut.into()))?;
-            Ok(TokioIo::new(Stream { stream, refusal }))
+            let (runtime, limit) = (TokioRuntime::current(), bounds::CONNECT_TIMEOUT);
+            let attempt = async {
+                let connecting = connect(own.tls.clone(), server, &runtime);
+                let connected = runtime.timeout(limit, connecting).await;
+                connected.unwrap_or_else(|| Err(not_connected(ErrorKind::TimedOut.into())))
+            };
+            let stream = own.pace.pace.connect(&runtime, limit, attempt).await?;
+            *own.made() = runtime.now();
+            Ok(TokioIo::new(stream))
         })
     }
+}
+
+fn not_connected(error: Error) -> BackendError {
+    BackendError::unavailable("no connection").with_source(error)
 }
 
 fn note(refusal: &Refusal, error: Option<rustls::Error>) {
     *refusal.lock().unwrap_or_else(PoisonError::into_inner) = error;
 }
 
-async fn connect(connector: TlsConnector, server: Uri) -> io::Result<TlsStream<TcpStream>> {
+/// Connects to one of the addresses of the server's name.
+async fn connect(
+    tls: Option<Tls>,
+    server: Uri,
+    runtime: &TokioRuntime,
+) -> Result<Box<dyn Stream>, BackendError> {
     let host = server.host().unwrap_or_default();
     let host = host.trim_matches(['[', ']']);
-    let address = (host, server.port_u16().unwrap_or_default());
+    let addresses = lookup_host((host, server.port_u16().unwrap_or_default()));
+    let attempts = addresses.await.map_err(not_connected)?;
+    let attempts = attempts.map(async |address| {
+        let stream = TcpStream::connect(address).await;
+        stream.map_err(not_connected)
+    });
+    let stream = first_of(runtime, bounds::CONNECT_TIMEOUT, attempts).await?;
+    stream.set_nodelay(true).map_err(not_connected)?;
+    let Some(Tls { config, refusal }) = tls else {
+        return Ok(Box::new(stream));
+    };
+    note(&refusal, None);
+    let stream = shake_hands(config.into(), host, stream).await;
+    let stream = stream.map_err(not_connected)?;
+    Ok(Box::new(TlsOf { stream, refusal }))
+}
+
+async fn shake_hands(
+    connector: TlsConnector,
+    host: &str,
+    stream: TcpStream,
+) -> io::Result<TlsStream<TcpStream>> {
     let name = ServerName::try_from(host.to_owned());
     let unusable = rustls::Error::InvalidCertificate(CertificateError::NotValidForName);
     let name = name.map_err(|_| Error::other(unusable))?;
-    let stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
+    let address = stream.peer_addr()?;
     let mut handshake = pin!(connector.connect(name, stream));
     let early = TokioRuntime::current().timeout(PATIENCE, handshake.as_mut());
     let early = early.await;
@@ -118,7 +190,7 @@ async fn connect(connector: TlsConnector, server: Uri) -> io::Result<TlsStream<T
 }
 
 /// Whether the server speaks HTTP/2 without TLS. Sends no secrets.
-async fn speaks_plain_text(address: (&str, u16)) -> bool {
+async fn speaks_plain_text(address: SocketAddr) -> bool {
     let exchange = async {
         let mut stream = TcpStream::connect(address).await?;
         stream.write_all(HELLO).await?;
@@ -127,12 +199,16 @@ async fn speaks_plain_text(address: (&str, u16)) -> bool {
     matches!(exchange.await, Ok(0))
 }
 
-pub(crate) struct Stream {
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+struct TlsOf {
     stream: TlsStream<TcpStream>,
     refusal: Refusal,
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for TlsOf {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -147,7 +223,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for TlsOf {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
