@@ -1,5 +1,6 @@
 //! A child process that doesn't outlive the test process.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::waiting::within;
+use crate::waiting::{block_until, within};
 
 /// The maximum time of a change of several servers, such as a failover or their start, on a busy machine.
 pub(crate) const CHANGE_WITHIN: Duration = Duration::from_secs(60);
@@ -124,6 +125,23 @@ impl Process {
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal)
             .expect("a child that was not waited for");
+        if signal == Signal::STOP {
+            // Threads go on until one of them takes the signal, which takes a busy machine a while.
+            block_until("it has stopped", || self.has_stopped());
+        }
+    }
+
+    /// Whether none of its threads runs.
+    fn has_stopped(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        threads.into_iter().flatten().flatten().all(|thread| {
+            let stat = fs::read_to_string(thread.path().join("stat"));
+            stat.map_or(true, |it| {
+                it.rsplit(") ")
+                    .next()
+                    .is_some_and(|it| it.starts_with(['T', 'Z', 'X']))
+            })
+        })
     }
 }
 
