@@ -131,7 +131,7 @@ impl Process {
         }
     }
 
-    /// Whether none of its threads runs.
+    /// Whether none of its threads runs. The state of each follows its name, which is in brackets.
     fn has_stopped(&self) -> bool {
         let threads = fs::read_dir(format!("/proc/{}/task", self.child.id()));
         threads.into_iter().flatten().flatten().all(|thread| {
