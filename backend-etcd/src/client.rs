@@ -88,7 +88,8 @@ fn skew_of(query: &str) -> Result<Duration, InvalidInput> {
 
 fn login_of(login: &str) -> Option<AuthenticateRequest> {
     let decoded = |text| percent_decode_str(text).decode_utf8().ok();
-    let (name, password) = login.split_once(':')?;
+    // Perhaps a second server has a login too: all but the last one would be a part of the password.
+    let (name, password) = login.split_once(':').filter(|_| !login.contains('@'))?;
     let (name, password) = (decoded(name)?.into(), decoded(password)?.into());
     Some(AuthenticateRequest { name, password })
 }

@@ -67,6 +67,7 @@ async fn bad_url_is_refused_without_its_password() {
         "etcd://me:s3cret@127.0.0.1?max_clock_skew=5m&s3cret=1",
         "etcd://me:s3cret@127.0.0.1?",
         "etcd://me:s3cret%FF@127.0.0.1",
+        "etcd://me:s3cret@127.0.0.1,me:s3cret@127.0.0.2",
     ] {
         let error = EtcdBackend::connect(url).await.expect_err(url);
         assert!(matches!(error, ConnectError::Invalid(_)), "{error:?}");

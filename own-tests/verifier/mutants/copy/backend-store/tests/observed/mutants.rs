@@ -15,12 +15,13 @@ const MUTANTS: &[(&str, Scenario, &str, u64)] = &[
     ("observed-push-is-trusted", plan::safety, "", 2_000),
     ("lease-counted-from-the-reply", plan::safety, "two holders", 2_000),
     ("observed-floor-is-not-read", plan::safety, "token", 100),
+    ("observed-late-create-is-applied", plan::safety, "token", 2_000),
     ("observed-row-keeps-the-time-of-its-promise", plan::liveness, "not granted", 100),
     ("observed-skew-is-not-subtracted", plan::safety_within_the_skew, "two holders", 2_000),
     ("guard-outlasts-the-error-of-the-clock", clocks::safety, "two holders", 200),
     ("error-of-the-clock-is-a-step", clocks::safety, "ClockStepped", 200),
     ("observed-promise-has-the-time-of-a-failed-try", moments::liveness, "not granted", 100),
-    ("observed-idle-time-stands-still", moments::row_stays_small, "a row of", 1),
+    ("observed-idle-time-stands-still", |seed, _| moments::row_stays_small(seed, false), "a row of", 1),
 ];
 
 #[test]
