@@ -59,7 +59,7 @@ impl Target {
             Some((login, servers)) => (Some(login), servers),
             None => (None, rest),
         };
-        // Behind the password, which may have any character.
+        // Behind the password, which may have a question mark.
         let (servers, skew) = match servers.split_once('?') {
             Some((servers, query)) => (servers, Some(skew_of(query)?)),
             None => (servers, None),
