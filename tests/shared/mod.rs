@@ -63,7 +63,7 @@ pub(crate) fn assert_works(clients: &[LockClient; 2]) {
     );
 
     let hangs = a.once("hangs").expect("supported");
-    let hangs = hangs.max_hold(Duration::from_millis(100)).at(fire);
+    let hangs = hangs.max_hold(Duration::from_secs(2)).at(fire);
     let ended = hangs.try_run(|job| {
         block_until("its time is over", || !job.guard().is_valid());
         assert_eq!(job.guard().loss_reason(), Some(Loss::MaxHold));
