@@ -87,7 +87,7 @@ fn rows_of_ended_programs_are_removed() {
             let guard = locks.mutex(key).expect("valid").lock().await;
             guard.expect("free").release().await.expect("held");
         };
-        for n in 0..200 {
+        for n in 0..100 {
             use_key(&client(), &format!("invoice:{n}")).await;
         }
         let locks = client();
@@ -95,7 +95,7 @@ fn rows_of_ended_programs_are_removed() {
             use_key(&locks, "other").await;
             tokio::time::sleep(Duration::from_secs(61)).await;
         }
-        let left = (0..200).filter(|n| world.get(&format!("key/invoice:{n}")).is_some());
+        let left = (0..100).filter(|n| world.get(&format!("key/invoice:{n}")).is_some());
         assert_eq!(left.count(), 0);
     });
 }
