@@ -89,8 +89,12 @@ impl Connector {
 
     /// Tells that the connection was left, because a call on it has failed.
     pub(crate) fn left(&self, runtime: &TokioRuntime, error: &BackendError) {
-        let made = *self.made();
-        self.pace.pace.ended(runtime, made, error);
+        // With TLS, it may be the certificate that the server refuses, and not each connection hears why. So the next attempt
+        // doesn't wait.
+        if self.tls.is_none() {
+            let made = *self.made();
+            self.pace.pace.ended(runtime, made, error);
+        }
     }
 
     fn made(&self) -> MutexGuard<'_, Moment> {
@@ -208,6 +212,21 @@ struct TlsOf {
     refusal: Refusal,
 }
 
+impl TlsOf {
+    /// A server that refuses a certificate says why and closes. A write may fail before anybody has read it.
+    fn note_why<T>(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        polled: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if let Poll::Ready(Err(_)) = &polled {
+            let mut unread = [0; 512];
+            let _ = self.poll_read(cx, &mut ReadBuf::new(&mut unread));
+        }
+        polled
+    }
+}
+
 impl AsyncRead for TlsOf {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -217,7 +236,9 @@ impl AsyncRead for TlsOf {
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
         if let Poll::Ready(Err(error)) = &polled {
             let error = error.get_ref().and_then(|error| error.downcast_ref());
-            note(&self.refusal, error.cloned());
+            if let Some(error) = error.cloned() {
+                note(&self.refusal, Some(error));
+            }
         }
         polled
     }
@@ -229,11 +250,13 @@ impl AsyncWrite for TlsOf {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.note_why(cx, polled)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let polled = Pin::new(&mut self.stream).poll_flush(cx);
+        self.note_why(cx, polled)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
