@@ -212,21 +212,6 @@ struct TlsOf {
     refusal: Refusal,
 }
 
-impl TlsOf {
-    /// A server that refuses a certificate says why and closes. A write may fail before anybody has read it.
-    fn note_why<T>(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        polled: Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
-        if let Poll::Ready(Err(_)) = &polled {
-            let mut unread = [0; 512];
-            let _ = self.poll_read(cx, &mut ReadBuf::new(&mut unread));
-        }
-        polled
-    }
-}
-
 impl AsyncRead for TlsOf {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -250,13 +235,11 @@ impl AsyncWrite for TlsOf {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.note_why(cx, polled)
+        Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let polled = Pin::new(&mut self.stream).poll_flush(cx);
-        self.note_why(cx, polled)
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -18,7 +18,7 @@ const AGENT: &str = concat!("leasehold/", env!("CARGO_PKG_VERSION"));
 
 const LOGIN: &str = "credentials belong into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY";
 
-/// What is sent in the headers of requests. With anything else than printable ASCII, the library panics.
+/// The settings that are sent in headers. The library panics if one has a character that isn't printable ASCII.
 const IN_HEADERS: [AmazonS3ConfigKey; 3] = [
     AmazonS3ConfigKey::AccessKeyId,
     AmazonS3ConfigKey::Token,

@@ -17,12 +17,10 @@ use leasehold_api::{
     Mode, Operation, OwnerId, SessionId,
 };
 use leasehold_mysql::{ConnectError, MysqlBackend, Options};
-use leasehold_test_servers::{MariaDb, SilentFirstAddress, eventually};
+use leasehold_test_servers::{MariaDb, ServerAway, SilentFirstAddress, eventually, throughout};
 use mysql_async::prelude::Queryable;
 use support::{USER, server};
-use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tokio::time::timeout_at;
 
 /// What a busy machine may add to any time.
 const SLACK: Duration = Duration::from_secs(40);
@@ -168,24 +166,24 @@ async fn ipv6_address_leads_to_the_server() {
 /// However many calls wait, and though the server closes each connection at once.
 #[tokio::test]
 async fn waiting_calls_connect_at_a_pace() {
-    const WITHIN: Duration = Duration::from_secs(5);
     let mut server = server(&[]);
     let locks = connect(&server, Options::new()).await;
     use_once(&locks, "k").await;
     server.stop();
-    let address = ("127.0.0.1", server.port());
-    let listener = TcpListener::bind(address).await.expect("free");
+    let away = ServerAway::listen(([127, 0, 0, 1], server.port()).into());
     let mut waiting = JoinSet::new();
     for n in 0..50 {
         let mutex = locks.mutex(n.to_string()).expect("a key");
-        waiting.spawn(async move { mutex.lock().await.is_ok() });
+        waiting.spawn(async move { mutex.lock().await.map(drop) });
     }
-    let (until, mut count) = (Instant::now() + WITHIN, 0);
-    while let Ok(accepted) = timeout_at(until.into(), listener.accept()).await {
-        accepted.expect("a connection");
-        count += 1;
+    let are_few = async || away.connections() <= 35;
+    throughout(Duration::from_secs(5), "attempts are few", are_few).await;
+    assert!(away.connections() >= 2, "{}", away.connections());
+    drop(away);
+    server.restart();
+    while let Some(done) = waiting.join_next().await {
+        done.expect("no panic").expect("a lock");
     }
-    assert!((2..50).contains(&count), "{count}");
 }
 
 #[tokio::test]

@@ -29,7 +29,7 @@ use row::{Header, Promise};
 /// The name of the floor, and what the names of all rows begin with.
 const FLOOR: &str = "floor";
 const ROWS: &str = "key/";
-/// How many rows a client looks at each time that it removes some. Their programs may have ended.
+/// How many rows a client looks at each time that it removes some: their programs may have ended. Each look costs a read.
 const LOOKS: usize = 16;
 /// How much the time of a row goes on with each write that finds nobody there.
 const IDLE_STEP: Duration = Duration::from_millis(100);

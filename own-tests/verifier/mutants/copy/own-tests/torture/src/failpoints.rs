@@ -20,8 +20,9 @@ use crate::topology::within;
 const ON: &str = "LEASEHOLD_FAILPOINTS";
 /// The number of the client, and where it tells what happens.
 const CLIENT: &str = "LEASEHOLD_FAILPOINTS_OF_CLIENT";
-/// A task is stopped once in so many times that one reaches a place. Once in so many of these, its process dies instead.
+/// One of so many arrivals at a place is disturbed: the task stops there.
 const HAPPENS: usize = 30;
+/// One of so many disturbed ones kills the process instead.
 const DIES: usize = 12;
 /// The kinds of faults, with the name of the place after it.
 const STOPS: &str = "a task stops at ";
